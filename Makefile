@@ -1,0 +1,30 @@
+# Two commands to remember: `make demo` and `make test`.
+VENV := .venv
+PY := $(VENV)/bin/python
+
+.PHONY: setup demo test serve lint bench clean
+
+setup: $(VENV)/.ready  ## everything the other targets need, once
+
+$(VENV)/.ready: pyproject.toml tools/setup.sh
+	bash tools/setup.sh $(VENV)
+
+demo: setup  ## one real measured run over HTTP and a websocket, verified offline
+	$(PY) -m tools.demo
+
+test: setup  ## the whole test suite
+	$(PY) -m pytest
+
+serve: setup  ## agent and local edge on 127.0.0.1:8080 until Ctrl-C
+	$(PY) -m tools.serve
+
+lint: setup  ## ruff and mypy
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+bench: setup  ## benchmarks, written to bench/results/
+	$(PY) -m bench
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .aws-sam

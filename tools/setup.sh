@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Builds the virtual environment given as $1, idempotently. llama-cpp-python compiles for some minutes the first time;
+# pip keeps the wheel it built in its own cache, so that later environments on the same machine reuse it.
+set -euo pipefail
+venv=$1
+python=${PYTHON:-python3}
+say() { printf '==> %s\n' "$*"; }
+
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+    echo "setup: Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2
+    exit 2
+}
+if [ ! -x "$venv/bin/python" ]; then
+    say "creating $venv with $("$python" --version)"
+    "$python" -m venv "$venv"
+fi
+say "installing packages (the first build of llama.cpp takes about six minutes on two cores)"
+export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
+"$venv/bin/python" -m pip install --disable-pip-version-check --progress-bar off -e '.[edge,agent,dev]' |
+    { grep --line-buffered -vE '^(Requirement already satisfied|Looking in)' || true; }
+
+# A cached wheel may have been built for another processor: try one real decode, and rebuild from source if it dies.
+if ! "$venv/bin/python" -m tools.check_llama; then
+    say "the cached llama.cpp build does not run on this processor: building it again from source"
+    "$venv/bin/python" -m pip install --disable-pip-version-check --force-reinstall --no-deps --no-cache-dir \
+        --no-binary llama-cpp-python "llama-cpp-python==$("$venv/bin/python" -c \
+        'from importlib.metadata import version; print(version("llama-cpp-python"))')"
+    "$venv/bin/python" -m tools.check_llama
+fi
+touch "$venv/.ready"
+say "ready"
