@@ -1,0 +1,411 @@
+"""Strict models of everything that crosses a boundary, and one clear sentence for whatever they refuse.
+
+Strict means: true is not 1, 4.0 is not an integer, "4" is not a number, nothing is NaN or infinite. A
+refusal never holds the refused value: it may be a prompt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from shared import labels
+
+MAX_PROMPT_BYTES: Final = 16_384
+MAX_SEED: Final = 2**53 - 1
+_SHOWABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,31}", re.ASCII)
+_INTEGER: Final = re.compile(r"-?[0-9]{1,4}", re.ASCII)
+_NUMBER: Final = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?", re.ASCII)
+
+
+def must(rule: str) -> WrapValidator:
+    """Say `rule` ("must be an integer from 1 to 16") for whatever the annotated type refuses."""
+
+    def validate(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return handler(value)
+        except ValidationError:
+            raise PydanticCustomError("rule", "must {rule}", {"rule": rule}) from None
+
+    return WrapValidator(validate)
+
+
+def _prompt(text: str) -> str:
+    if not 1 <= len(text.encode("utf-8")) <= MAX_PROMPT_BYTES or "\0" in text:
+        raise ValueError
+    return text
+
+
+def _one_line(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text)[:500]
+
+
+def _no_minus_zero(number: float) -> float:
+    return number + 0.0  # -0.0 and 0.0 are one request and must have one digest
+
+
+Count = Annotated[int, Field(ge=0, le=10**9)]
+K = Annotated[int, Field(ge=1, le=16)]
+N = Annotated[int, Field(ge=1, le=500)]
+Rate = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0, lt=1e12)]
+Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
+Hex64 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_one_line)]
+Line = Annotated[str, AfterValidator(_one_line)]  # free text from the tower: one printable line, cut at 500
+Scalar = str | int | float | bool | None
+
+
+class Model(BaseModel):
+    """Base of all models: strict, finite, frozen, no unknown fields, no values in errors."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, hide_input_in_errors=True
+    )
+
+    @model_serializer(mode="wrap")
+    def _omit_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # An optional field that nobody set is absent, not null: frames and payloads survive a round trip.
+        data: dict[str, Any] = handler(self)
+        return {key: item for key, item in data.items() if item is not None or key in self.model_fields_set}
+
+
+class Reported(Model):
+    """What a tower reports. Unknown fields are dropped: nothing unchecked gets into a signed payload."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Described(Model):
+    """A description that may carry more facts than named here, each a plain value."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Scalar] = Field(init=False)
+
+
+class RunRequest(Model):
+    """Body of `POST /run`; `model_dump()` is the request with its defaults filled in."""
+
+    prompt: Annotated[
+        str,
+        AfterValidator(_prompt),
+        must(f"be a string of 1 to {MAX_PROMPT_BYTES} UTF-8 bytes without NUL or lone surrogates"),
+    ]
+    k: Annotated[K | Literal["auto"], must("be an integer from 1 to 16")] = labels.DEFAULT_K
+    n: Annotated[N, must("be an integer from 1 to 500")] = 50
+    temperature: Annotated[
+        float, Field(ge=0, le=2), AfterValidator(_no_minus_zero), must("be a number from 0 to 2")
+    ] = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1), must("be a number above 0, at most 1")] = 1.0
+    top_k: Annotated[int, Field(ge=0, le=1000), must("be an integer from 0 to 1000")] = 0
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED), must(f"be an integer from 0 to {MAX_SEED}")] = 0
+    chat: Annotated[bool, must("be true or false")] = False
+    ignore_eos: Annotated[bool, must("be true or false")] = False
+    include_output: Annotated[bool, must("be true or false")] = False
+
+
+def _from_text(pattern: re.Pattern[str], convert: type[int] | type[float]) -> BeforeValidator:
+    def parse(value: Any) -> Any:
+        return convert(value) if isinstance(value, str) and pattern.fullmatch(value) else value
+
+    return BeforeValidator(parse)
+
+
+_int_text = _from_text(_INTEGER, int)
+_float_text = _from_text(_NUMBER, float)
+Alpha = Annotated[Rate, AfterValidator(_no_minus_zero), _float_text]
+
+
+class CurveQuery(Model):
+    """Query of `GET /curve`. Text is read as a number; `alpha` may repeat."""
+
+    k: Annotated[int, Field(ge=0, le=64), _int_text, must("be an integer from 0 to 64")] = labels.DEFAULT_K
+    cost_ratio: Annotated[
+        float,
+        Field(ge=0, le=10),
+        AfterValidator(_no_minus_zero),
+        _float_text,
+        must("be a number from 0 to 10"),
+    ] = labels.DEFAULT_COST_RATIO
+    alpha: Annotated[
+        list[Alpha], Field(min_length=1, max_length=64), must("be 1 to 64 numbers, each from 0 to 1")
+    ] = list(labels.DEFAULT_ALPHAS)
+    verify_cost: Annotated[float, Field(ge=1, le=100), _float_text, must("be a number from 1 to 100")] = 1.0
+
+    @classmethod
+    def from_pairs(cls, pairs: Iterable[tuple[str, str]], **defaults: Any) -> Self:
+        """Read decoded query parameters.
+
+        Args:
+            pairs: Name and value of each, in order, as `urllib.parse.parse_qsl(..., keep_blank_values=True)`.
+            **defaults: Values for parameters that do not appear, for example the configured `k`.
+
+        Raises:
+            pydantic.ValidationError: On an unknown, repeated (other than `alpha`) or bad parameter.
+        """
+        values: dict[str, Any] = {}
+        for name, value in pairs:
+            if name == "alpha":
+                values.setdefault(name, []).append(value)
+            else:
+                values[name] = [value] if name in values else value  # a list is refused as no number
+        return cls.model_validate({**defaults, **values})
+
+
+class SpeedupMeasured(Reported):
+    """Target-only time / speculative time for the same tokens: median over pairs and its 95 % interval."""
+
+    label: Literal["MEASURED"]
+    median: Positive
+    ci95: Interval
+    pairs: Annotated[int, Field(ge=6, le=10**6)]
+
+
+class SpeedupPredicted(Reported):
+    """What the formula gives at the measured costs."""
+
+    label: Literal["MODELED"]
+    value: Positive
+
+
+class Calibration(Reported):
+    """Measured c = draft step / target one-token time, and v(m) = target pass over m tokens / over one."""
+
+    cost_ratio: Annotated[float, Field(ge=0, lt=1e6)]
+    verify_cost: Annotated[list[Positive], Field(min_length=1, max_length=65)]
+    measured_at: Name
+
+
+class TokensPerSecond(Reported):
+    """Decode throughput, prefill excluded; null where that way was not run."""
+
+    speculative: Positive | None
+    target_only: Positive | None
+
+
+class Timing(Reported):
+    """Decode seconds of each interleaved pair of blocks, in order."""
+
+    speculative_s: Annotated[list[Positive], Field(max_length=10_000)]
+    target_only_s: Annotated[list[Positive], Field(max_length=10_000)]
+
+
+class Verdict(Reported):
+    """Whether the measurement may be relied on, and why not."""
+
+    valid: bool
+    reasons: Annotated[list[Line], Field(max_length=32)]
+
+
+class Quality(Reported):
+    """Whether the output was unchanged: share of compared blocks identical to the target alone."""
+
+    identical_rate: Rate | None
+    label: Name
+    compared_tokens: Count
+
+
+class Engine(Described):
+    """What ran the models."""
+
+    name: Name
+    library: Line
+    system: Line
+    threads: Count
+    gpu_layers: int
+
+
+class ModelInfo(Described):
+    """One model file; `sha256` is null when the file was not hashed."""
+
+    name: Name
+    sha256: Hex64 | None
+
+
+class Measurement(Reported):
+    """What the agent measured in one run; units and definitions as in the README's table."""
+
+    label: Literal["MEASURED"]
+    mode: Literal["linear"]
+    k_requested: K | Literal["auto"]
+    n_requested: N
+    k: K
+    stopped: Literal["end_of_text", "context", "deadline"] | None
+    n: N
+    drafted: Count
+    accepted: Count
+    rejections: Count
+    emitted: Count
+    acceptance_histogram: Annotated[list[Count], Field(min_length=2, max_length=17)]
+    accepted_rate: Rate | None
+    draft_acceptance_rate: Rate | None
+    mean_accepted_len: Annotated[float, Field(ge=0, le=17)]
+    conditional_acceptance: Annotated[list[Rate | None], Field(min_length=1, max_length=16)]
+    accepted_rate_ci95: Interval | None
+    tokens_per_second: TokensPerSecond
+    speedup: SpeedupMeasured | Literal["UNAVAILABLE"]
+    calibration: Calibration | None = None
+    speedup_predicted: SpeedupPredicted | None = None
+    recommended_k: Annotated[int, Field(ge=0, le=64)] | None = None
+    verdict: Verdict
+    engine: Engine
+    draft: ModelInfo
+    target: ModelInfo
+    quality: Quality
+    prompt_tokens: Count | None = None
+    context: Count | None = None
+    blocks: Count | None = None
+    timing: Timing | None = None
+
+
+class JoulesPerToken(Reported):
+    """Energy per emitted token, joules; null where that way was not metered."""
+
+    speculative: Positive | None
+    target_only: Positive | None
+
+
+class EnergyMeasured(Described):
+    """Read from a meter."""
+
+    label: Literal["MEASURED"]
+    joules_per_token: JoulesPerToken
+
+
+class EnergyUnavailable(Described):
+    """No meter, and which one is missing."""
+
+    label: Literal["UNAVAILABLE"]
+    code: Name
+    reason: Line | None = None
+
+
+Energy = Annotated[EnergyMeasured | EnergyUnavailable, Field(discriminator="label")]
+
+
+class Pair(Reported):
+    """The same-family pair a tower holds, or why it holds none."""
+
+    found: bool
+    reason: Line
+    draft: Name | None = None
+    target: Name | None = None
+    family: Name | None = None
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if self.found and not (self.draft and self.target):
+            raise PydanticCustomError("rule", "must name draft and target when a pair is found")
+        return self
+
+
+class ModelListing(Described):
+    """One model in a tower's store."""
+
+    name: Name
+    family: Name | None = None
+    parameters: Annotated[int, Field(ge=0)] | None = None
+    loadable: bool
+
+
+class QueueState(Reported):
+    """How busy a tower is."""
+
+    running: bool
+    waiting: Count
+    limit: Count
+
+
+class Capability(Model):
+    """What a tower can do now."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
+
+    agent_version: Name
+    same_family_pair: Pair
+    models: Annotated[list[ModelListing], Field(max_length=500)]
+    queue: QueueState
+    energy: Energy
+
+
+def explain(error: ValidationError) -> str:
+    """One sentence on the first thing wrong: the field and what it must be, never the value.
+
+    For example `k must be an integer from 1 to 16`.
+    """
+    where, reason = problems(error)[0]
+    return f"{where or 'the value'} {reason}"
+
+
+def problems(error: ValidationError) -> list[tuple[str, str]]:
+    """Each thing wrong as (path of the field, what it must be); the path of the whole value is empty."""
+    details = error.errors(include_url=False, include_input=False)
+    return [(_path(detail), _reason(detail)) for detail in details]
+
+
+def _path(detail: ErrorDetails) -> str:
+    # Names that only a caller could have chosen are shown when they look like a field's name, or else as <unnamed>.
+    path = ""
+    for part in detail["loc"]:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        else:
+            path += ("." if path else "") + (part if _SHOWABLE.fullmatch(part) else "<unnamed>")
+    return path
+
+
+def _reason(detail: ErrorDetails) -> str:
+    kind, context = detail["type"], detail.get("ctx", {})
+    if kind == "rule":
+        return detail["msg"]
+    if kind == "value_error":  # raised by a validator of ours
+        return str(context["error"])
+    return _REASONS.get(kind, "is not valid").format(**context)
+
+
+_REASONS: Final = {
+    "extra_forbidden": "is not a known field",
+    "missing": "is required",
+    "union_tag_not_found": "needs a {discriminator}",
+    "union_tag_invalid": "has an unknown {discriminator}",
+    "model_type": "must be a JSON object",
+    "dict_type": "must be a JSON object",
+    "int_type": "must be an integer",
+    "int_parsing": "must be an integer",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "string_type": "must be a string",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "list_type": "must be a list",
+    "finite_number": "must be finite",
+    "greater_than_equal": "must be at least {ge}",
+    "greater_than": "must be above {gt}",
+    "less_than_equal": "must be at most {le}",
+    "less_than": "must be below {lt}",
+    "too_short": "must have at least {min_length} entries",
+    "too_long": "must have at most {max_length} entries",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_pattern_mismatch": "has the wrong form",
+    "literal_error": "must be {expected}",
+    "enum": "must be {expected}",
+}
