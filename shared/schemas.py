@@ -362,7 +362,7 @@ def problems(error: ValidationError) -> list[tuple[str, str]]:
 
 
 def _path(detail: ErrorDetails) -> str:
-    # Names that only a caller could have chosen are shown when they look like a field's name, or else as <unnamed>.
+    # A name that only the caller can have chosen is shown if it looks like a field's name.
     path = ""
     for part in detail["loc"]:
         if isinstance(part, int):

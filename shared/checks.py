@@ -1,0 +1,217 @@
+"""Whether a measurement agrees with itself and with what was asked.
+
+A tower's numbers are redundant: rates follow from counts, counts from the histogram, the median from the
+timings. Every redundancy is recomputed here, before anything is signed and again when a receipt is verified.
+A finding names the field that does not fit and never holds a value.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from shared import labels
+from shared.canonical import CanonicalError, canonical_bytes
+from shared.curve import predicted_speedup
+from shared.estimators import accepted_rate, draft_acceptance_rate, mean_accepted_len, median_interval
+from shared.schemas import Measurement, SpeedupMeasured
+from shared.wire import ResultFrame
+
+
+def check_result(result: ResultFrame, *, run_id: str, nonce: str, bound_request: dict[str, Any]) -> list[str]:
+    """Check a result frame against the request that was made.
+
+    Args:
+        result: The frame.
+        run_id: The run id that was sent.
+        nonce: The nonce that was sent.
+        bound_request: The request with defaults filled in and its prompt replaced by the commitment.
+
+    Returns:
+        One sentence per contradiction; empty when everything fits.
+    """
+    findings = []
+    if result.run_id != run_id:
+        findings.append("run_id is not the one that was sent")
+    if result.nonce != nonce:
+        findings.append("nonce is not the one that was sent")
+    if not _same_json(result.request, bound_request):
+        findings.append("request is not the one that was sent")
+    measurement = result.measurement
+    if measurement.k_requested != bound_request.get("k"):
+        findings.append("measurement.k_requested is not the k that was asked for")
+    if measurement.n_requested != bound_request.get("n"):
+        findings.append("measurement.n_requested is not the n that was asked for")
+    sampled = bound_request.get("temperature") != 0.0
+    if sampled != (measurement.quality.label == labels.SAMPLED):
+        findings.append("measurement.quality.label does not fit the temperature that was asked for")
+    if bound_request.get("ignore_eos") and measurement.stopped == "end_of_text":
+        findings.append("measurement.stopped is end_of_text, which was to be ignored")
+    if result.output is not None and not bound_request.get("include_output"):
+        findings.append("output was not asked for")
+    return findings + [f"measurement.{finding}" for finding in check_measurement(measurement)]
+
+
+def check_measurement(measurement: Measurement) -> list[str]:
+    """Check a measurement against itself.
+
+    Returns:
+        One sentence per contradiction, each starting with the field's name; empty when everything fits.
+    """
+    findings = _counts(measurement)
+    if not findings:  # rates of wrong counts would only repeat the finding
+        findings = _steps(measurement) + _rates(measurement)
+    return findings + _speedup(measurement) + _modeled(measurement) + _words(measurement)
+
+
+def _counts(m: Measurement) -> list[str]:
+    findings = []
+    if m.k_requested != m.k:
+        findings.append("k_requested differs from k, and only runs at a fixed k can be checked")
+    if len(m.acceptance_histogram) != m.k + 1:
+        findings.append("acceptance_histogram must have k + 1 entries")
+    if len(m.conditional_acceptance) != m.k:
+        findings.append("conditional_acceptance must have k entries")
+    if sum(m.acceptance_histogram) != m.n:
+        findings.append("acceptance_histogram does not sum to n")
+    if sum(a * steps for a, steps in enumerate(m.acceptance_histogram)) != m.accepted:
+        findings.append("accepted is not the sum that acceptance_histogram gives")
+    if m.n > m.n_requested:
+        findings.append("n exceeds n_requested")
+    if m.stopped is None and m.n < m.n_requested:
+        findings.append("stopped is null, yet n is below n_requested")
+    return findings
+
+
+def _steps(m: Measurement) -> list[str]:
+    """Look for a last step that explains the sums: all steps before it drafted k and refused or took all."""
+    last_drafted = m.drafted - m.k * (m.n - 1)
+    if m.stopped is None and last_drafted != m.k or not 0 <= last_drafted <= m.k:
+        return ["drafted is not k per step, or a last step cut short without stopped saying so"]
+    unrefused = m.n - m.acceptance_histogram[m.k] - m.rejections
+    if unrefused not in ((0,) if m.stopped is None else (0, 1)):
+        return ["rejections does not fit acceptance_histogram"]
+    unpaid = m.accepted + m.n - m.emitted
+    if unpaid not in ((0, 1) if m.stopped == "end_of_text" else (0,)):
+        return ["emitted is not accepted plus one token per step"]
+    lasts = [a for a in range(last_drafted + 1) if m.acceptance_histogram[a] and _is_last(a, m)]
+    if not lasts:
+        return ["drafted, rejections, emitted and stopped fit no last step"]
+    if not any(_conditional_fits(m, unrefused_at=a if unrefused else None) for a in lasts):
+        return ["conditional_acceptance is not what acceptance_histogram gives"]
+    return []
+
+
+def _is_last(accepted: int, m: Measurement) -> bool:
+    """Whether a last step with so many accepted drafts explains the sums."""
+    drafted = m.drafted - m.k * (m.n - 1)
+    unrefused = m.n - m.acceptance_histogram[m.k] - m.rejections  # steps short of k yet without a refusal
+    if m.accepted + m.n - m.emitted:  # an accepted end-of-text token: no refusal, no bonus
+        return accepted >= 1 and unrefused == (accepted < m.k)
+    if accepted == drafted:  # everything drafted was accepted, then a bonus
+        return unrefused == (accepted < m.k)
+    return unrefused == 0  # a refusal, then a correction
+
+
+def _conditional_fits(m: Measurement, unrefused_at: int | None) -> bool:
+    histogram = m.acceptance_histogram
+    for j, given in enumerate(m.conditional_acceptance, start=1):
+        reached = sum(histogram[j:])
+        refused = histogram[j - 1] - (unrefused_at == j - 1)
+        if not _same(given, accepted_rate(reached, refused)):
+            return False
+    return True
+
+
+def _rates(m: Measurement) -> list[str]:
+    findings = []
+    if not _same(m.accepted_rate, accepted_rate(m.accepted, m.rejections)):
+        findings.append("accepted_rate is not accepted / (accepted + rejections)")
+    if not _same(m.draft_acceptance_rate, draft_acceptance_rate(m.accepted, m.drafted)):
+        findings.append("draft_acceptance_rate is not accepted / drafted")
+    if not _same(m.mean_accepted_len, mean_accepted_len(m.emitted, m.n)):
+        findings.append("mean_accepted_len is not emitted / n")
+    if (m.accepted_rate_ci95 is None) != (m.accepted_rate is None):
+        findings.append("accepted_rate_ci95 must be null exactly when accepted_rate is")
+    elif m.accepted_rate_ci95 is not None and m.accepted_rate is not None:
+        low, high = m.accepted_rate_ci95
+        if not 0 <= low <= m.accepted_rate <= high <= 1:
+            findings.append("accepted_rate_ci95 must lie in 0 to 1 and contain accepted_rate")
+    return findings
+
+
+def _speedup(m: Measurement) -> list[str]:
+    findings = []
+    timing = m.timing
+    if timing is not None and len(timing.speculative_s) != len(timing.target_only_s):
+        return ["timing must have one entry per pair on both sides"]
+    if not isinstance(m.speedup, SpeedupMeasured):
+        return []
+    low, high = m.speedup.ci95
+    if not 0 < low <= m.speedup.median <= high:
+        findings.append("speedup.ci95 must be ordered and contain speedup.median")
+    if timing is not None:
+        pairs = zip(timing.target_only_s, timing.speculative_s, strict=True)
+        interval = median_interval([alone / speculative for alone, speculative in pairs])
+        if m.speedup.pairs != len(timing.speculative_s):
+            findings.append("speedup.pairs is not the number of pairs in timing")
+        elif interval is None or not _same_or_rounded(m.speedup.median, interval[0]):
+            findings.append("speedup.median is not the median of timing")
+        elif not (_same_or_rounded(low, interval[1]) and _same_or_rounded(high, interval[2])):
+            findings.append("speedup.ci95 is not the order-statistic interval of timing")
+    return findings
+
+
+def _modeled(m: Measurement) -> list[str]:
+    """The prediction from the calibration; `recommended_k` may rest on another alpha, so only on its range."""
+    costs = m.calibration.verify_cost if m.calibration else []
+    findings = []
+    if m.recommended_k is not None and m.recommended_k >= len(costs):
+        findings.append("recommended_k has no calibration behind it")
+    if m.speedup_predicted is None:
+        return findings
+    if m.calibration is None or m.accepted_rate is None or len(costs) <= m.k:
+        return [*findings, "speedup_predicted has no calibration behind it"]
+    predicted = predicted_speedup(m.accepted_rate, m.k, m.calibration.cost_ratio, costs)
+    if not _same_or_rounded(m.speedup_predicted.value, predicted):
+        findings.append("speedup_predicted is not what calibration and accepted_rate give")
+    return findings
+
+
+def _words(m: Measurement) -> list[str]:
+    findings = []
+    quality = m.quality
+    if quality.identical_rate is None:
+        fits = quality.label.startswith(labels.UNAVAILABLE)
+    elif quality.identical_rate == 1.0:
+        fits = quality.label == labels.LOSSLESS
+    else:
+        fits = quality.label in (labels.DIVERGED_TIE, labels.DIVERGED_FAULT)
+    if not fits:
+        findings.append("quality.label does not fit quality.identical_rate")
+    if quality.compared_tokens > m.emitted:
+        findings.append("quality.compared_tokens exceeds emitted")
+    if quality.identical_rate is not None and not quality.compared_tokens:
+        findings.append("quality.compared_tokens is 0, so quality.identical_rate must be null")
+    if m.verdict.valid == bool(m.verdict.reasons):
+        findings.append("verdict.valid must be true exactly when verdict.reasons is empty")
+    if quality.label == labels.DIVERGED_FAULT and m.verdict.valid:
+        findings.append("verdict.valid cannot be true when the output diverged by a fault")
+    return findings
+
+
+def _same(given: float | None, expected: float | None) -> bool:
+    if given is None or expected is None:
+        return given is expected
+    return math.isclose(given, expected, rel_tol=1e-9, abs_tol=1e-12)
+
+
+def _same_or_rounded(given: float, expected: float) -> bool:
+    return given == round(expected, 4) or _same(given, expected)
+
+
+def _same_json(left: Any, right: Any) -> bool:
+    try:
+        return canonical_bytes(left) == canonical_bytes(right)
+    except CanonicalError:
+        return False
