@@ -1,0 +1,1 @@
+"""The public side: a stateless Lambda function that answers with receipts."""

@@ -1,0 +1,160 @@
+"""The Lambda function: routes in, receipts and problem documents out.
+
+Powertools does the routing. Bodies and queries are read by `edge.intake`, so that every error has one
+clear sentence; answers are written with `json.dumps`, so that the numbers sent are the numbers hashed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
+
+from edge.credentials import token_source
+from edge.deadline import Deadline
+from edge.health import Prober, health
+from edge.intake import lower_headers, parse_curve, parse_idempotency_key, parse_preference, parse_run
+from edge.payloads import curve_payload, receipt
+from edge.problems import PROBLEM_TYPE, Problem
+from edge.runs import Answer, Runs
+from edge.settings import EdgeSettings
+from edge.tower import Tower
+from shared import settings as shared_settings
+from shared.labels import BASE_PATH
+from shared.runid import RunKeys
+
+logger = logging.getLogger("edge")
+
+# Kept back from the function's timeout for building the answer.
+RESERVE_S = 2.0
+
+Handler = Callable[[dict[str, Any], Any], dict[str, Any]]
+
+# Path below the base, and what it takes; HEAD goes wherever GET does.
+_ROUTES = [
+    (re.compile(r"/health"), ("GET",)),
+    (re.compile(r"/curve"), ("GET",)),
+    (re.compile(r"/run"), ("POST",)),
+    (re.compile(r"/runs/[^/]+"), ("GET", "DELETE")),
+]
+
+
+def create_handler(settings: EdgeSettings) -> Handler:
+    """Build a Lambda handler for these settings."""
+    app = APIGatewayHttpResolver(debug=False)
+    tower = Tower(settings.tower_url, token_source(settings))
+    keys = RunKeys(settings.run_secret.get_secret_value().encode()) if settings.run_secret else None
+    prober = Prober(tower)
+    runs = Runs(settings, keys, tower)
+
+    def budget() -> Deadline:
+        """Return when this invocation must have its answer."""
+        remaining_ms = app.lambda_context.get_remaining_time_in_millis()
+        return Deadline.after(max(0.0, remaining_ms / 1000 - RESERVE_S))
+
+    @app.get(f"{BASE_PATH}/health")
+    def get_health() -> Response[str]:
+        return _json(200, health(prober.capability(), runs_configured=keys is not None))
+
+    @app.get(f"{BASE_PATH}/curve")
+    def get_curve() -> Response[str]:
+        query = parse_curve(app.current_event.raw_event, settings.k, settings.cost_ratio)
+        return _json(200, receipt(curve_payload(query)))
+
+    @app.post(f"{BASE_PATH}/run")
+    def post_run() -> Response[str]:
+        event = app.current_event.raw_event
+        headers = lower_headers(event)
+        idempotency_key = parse_idempotency_key(headers)
+        preference = parse_preference(headers)
+        answer = runs.submit(
+            parse_run(event, settings.k),
+            client=event["requestContext"]["http"].get("sourceIp", ""),
+            idempotency_key=idempotency_key,
+            wait_s=settings.wait_s if preference.wait_s is None else preference.wait_s,
+            budget=budget(),
+        )
+        if preference.applied:
+            answer.headers["Preference-Applied"] = preference.applied
+        return _answer(answer)
+
+    @app.get(f"{BASE_PATH}/runs/<run_id>")
+    def get_run(run_id: str) -> Response[str]:
+        return _answer(runs.status(run_id, budget()))
+
+    @app.delete(f"{BASE_PATH}/runs/<run_id>")
+    def delete_run(run_id: str) -> Response[str]:
+        return _answer(runs.cancel(run_id, budget()))
+
+    def on_problem(problem: Problem) -> Response[str]:
+        return _problem(problem)
+
+    def on_bug(error: Exception) -> Response[str]:
+        # The type only: messages and frames may hold the prompt.
+        logger.error("unhandled %s", type(error).__name__)
+        return _problem(Problem(500, "The service failed; nothing was measured."))
+
+    app.exception_handler(Problem)(on_problem)
+    app.exception_handler(Exception)(on_bug)
+
+    @app.not_found
+    def on_unknown(_: Exception) -> Response[str]:
+        return _problem(_no_route(app.current_event.path))
+
+    def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
+        started = time.monotonic()
+        method = event["requestContext"]["http"]["method"]
+        response = app.resolve(_normalised(event), context)
+        if method == "HEAD":
+            response["body"] = ""
+        logger.info("%s %d %.0f ms", method, response["statusCode"], 1000 * (time.monotonic() - started))
+        return response
+
+    return handle
+
+
+def _normalised(event: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the event with HEAD as GET and without a trailing slash, neither of which powertools knows."""
+    context = event["requestContext"]
+    http = context["http"]
+    if http["method"] == "HEAD":
+        context = {**context, "http": {**http, "method": "GET"}}
+    return {**event, "requestContext": context, "rawPath": event["rawPath"].rstrip("/") or "/"}
+
+
+def _no_route(path: str) -> Problem:
+    if path.startswith(BASE_PATH):
+        for pattern, methods in _ROUTES:
+            if pattern.fullmatch(path.removeprefix(BASE_PATH)):
+                allow = ", ".join(methods + ("HEAD",) * ("GET" in methods))
+                return Problem(405, f"This path takes {allow} only.", {"Allow": allow})
+    return Problem(404, f"There is nothing here; the service lives under {BASE_PATH}/.")
+
+
+def _answer(answer: Answer) -> Response[str]:
+    return _json(answer.status, answer.body, answer.headers)
+
+
+def _problem(problem: Problem) -> Response[str]:
+    return _json(problem.status, problem.document(), problem.headers, PROBLEM_TYPE)
+
+
+def _json(
+    status: int,
+    body: dict[str, Any],
+    headers: Mapping[str, str] | None = None,
+    content_type: str = "application/json",
+) -> Response[str]:
+    text = json.dumps(body, ensure_ascii=False, allow_nan=False)
+    # Answers tell the state of now, and some hold a salt: nobody in between should keep them.
+    return Response(status, content_type, text, {"Cache-Control": "no-store", **(headers or {})})
+
+
+# A wrong setting stops start-up here, with one line that names it.
+lambda_handler: Handler = create_handler(shared_settings.load(EdgeSettings, os.environ))

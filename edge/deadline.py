@@ -1,0 +1,26 @@
+"""One point in time that every inner wait is cut to."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A moment on the monotonic clock."""
+
+    at: float
+
+    @classmethod
+    def after(cls, seconds: float) -> Deadline:
+        """Return the deadline ``seconds`` from now."""
+        return cls(time.monotonic() + seconds)
+
+    def remaining(self) -> float:
+        """Return the seconds left, never less than zero."""
+        return max(0.0, self.at - time.monotonic())
+
+    def sooner(self, seconds: float) -> Deadline:
+        """Return this deadline or the one ``seconds`` from now, whichever comes first."""
+        return min(self, Deadline.after(seconds), key=lambda deadline: deadline.at)

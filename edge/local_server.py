@@ -1,0 +1,134 @@
+"""The local edge: real HTTP, as API Gateway would hand it to the Lambda function.
+
+The gateway's limits and its own short error bodies are kept, so that what works here works there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
+
+from edge.gateway_event import MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES, build_event, header_bytes, http_answer
+from edge.pool import WorkerDied, WorkerPool
+
+# A client may still be sending when its body is found too large; reading on lets it see the answer.
+MAX_DRAINED_BYTES = 4 * MAX_PAYLOAD_BYTES
+SHUTDOWN_S = 1
+
+
+class Gateway:
+    """ASGI application in front of a worker pool."""
+
+    def __init__(self, pool: WorkerPool) -> None:
+        """Take the pool that answers."""
+        self._pool = pool
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        """Answer one HTTP request."""
+        if scope["type"] != "http":
+            return
+        status, headers, body = await self._answer(scope, receive)
+        headers = [(name, value) for name, value in headers if name != b"content-length"]
+        headers.append((b"content-length", b"%d" % len(body)))
+        await send({"type": "http.response.start", "status": status, "headers": headers, "trailers": False})
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def _answer(
+        self, scope: Scope, receive: ASGIReceiveCallable
+    ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+        if header_bytes(scope) > MAX_HEADER_BYTES:
+            return _message(431, "Request Header Fields Too Large")
+        payload = await _payload(receive)
+        if payload is None:
+            return _message(413, "Request Entity Too Large")
+        try:
+            result = await self._pool.invoke(build_event(scope, payload))
+        except TimeoutError:
+            return _message(503, "Service Unavailable")
+        except WorkerDied:
+            return _message(502, "Bad Gateway")
+        try:
+            return http_answer(result)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return _message(500, "Internal Server Error")
+
+
+async def _payload(receive: ASGIReceiveCallable) -> bytes | None:
+    """Return the request's body, or None when it is too large."""
+    body = bytearray()
+    size = 0
+    more = True
+    while more and size <= MAX_DRAINED_BYTES:
+        message = await receive()
+        if message["type"] != "http.request":
+            break
+        chunk = message.get("body", b"")
+        more = message.get("more_body", False)
+        size += len(chunk)
+        if size <= MAX_PAYLOAD_BYTES:
+            body += chunk
+    return bytes(body) if size <= MAX_PAYLOAD_BYTES else None
+
+
+def _message(status: int, text: str) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+    return status, [(b"content-type", b"application/json")], json.dumps({"message": text}).encode()
+
+
+class _Server(uvicorn.Server):
+    """A server that announces itself and leaves signals to `serve`."""
+
+    def __init__(self, config: uvicorn.Config, url: str) -> None:
+        super().__init__(config)
+        self._url = url
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        print(f"edge listening on {self._url}", flush=True)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        # uvicorn would raise the signal again after stopping, before the workers are ended.
+        yield
+
+
+async def serve(host: str, port: int, pool: WorkerPool) -> None:
+    """Serve until SIGTERM or SIGINT; port 0 takes a free one.
+
+    Raises:
+        OSError: If the address cannot be used.
+        WorkerDied: If the first worker did not get ready.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.create_server((host, port), family=family, backlog=128)
+    shown = f"[{host}]" if ":" in host else host
+    config = uvicorn.Config(
+        Gateway(pool),
+        lifespan="off",
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+        h11_max_incomplete_event_size=16 * MAX_HEADER_BYTES,
+    )
+    server = _Server(config, f"http://{shown}:{sock.getsockname()[1]}")
+
+    def stop() -> None:
+        server.should_exit = True
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    try:
+        await pool.start()
+        await server.serve(sockets=[sock])
+    finally:
+        sock.close()
+        await pool.close()

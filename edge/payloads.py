@@ -1,0 +1,118 @@
+"""The three payloads that go into receipts: the modeled curve, a roadmap, a measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from shared import labels
+from shared.curve import accounting_modeled, expected_speedup
+from shared.receipts import build_receipt, unsigned_signature
+from shared.schemas import CurveQuery
+from shared.wire import ResultFrame
+
+UNSIGNED_NOTE = "no signer is configured on this edge; the digest alone proves that nothing was altered"
+
+# Step 4 of the published walkthrough.
+ACTIVATION_RUNBOOK = [
+    "On the tower: ollama pull llama3.2:1b",
+    "On the tower: ollama pull llama3.1:8b",
+    "Confirm: curl -s https://gpu.a-11-oy.com/api/tags | python3 -m json.tool | grep '\"name\"'",
+    f"Check: curl -s {labels.PUBLIC_BASE}{labels.BASE_PATH}/health",
+    f"Then repeat: POST {labels.BASE_PATH}/run",
+]
+
+
+def now() -> str:
+    """Return the current time as RFC 3339 in UTC."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def receipt(payload: dict[str, Any]) -> dict[str, Any]:
+    """Wrap a payload into an unsigned receipt."""
+    return build_receipt(payload, unsigned_signature(UNSIGNED_NOTE), now())
+
+
+def curve_payload(query: CurveQuery) -> dict[str, Any]:
+    """Return the payload of ``/curve``."""
+    accounting = accounting_modeled(query.k, query.cost_ratio, query.verify_cost, tuple(query.alpha))
+    return _stated(labels.CURVE_LABEL, labels.UNAVAILABLE, accounting)
+
+
+def roadmap_payload(
+    *,
+    code: str,
+    reason: str,
+    runbook: list[str],
+    k: int,
+    cost_ratio: float,
+    run: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the payload of a run that holds no measurement, and says why.
+
+    Args:
+        code: Machine-readable reason.
+        reason: The same for people.
+        runbook: What to do next, one step a line.
+        k: Draft length of the modeled curve.
+        cost_ratio: Cost ratio of the modeled curve.
+        run: What is known of the run, such as its id and progress.
+    """
+    return {
+        **_stated(labels.RUN_ROADMAP, labels.UNAVAILABLE, accounting_modeled(k, cost_ratio)),
+        **(run or {}),
+        "quality_delta": labels.UNAVAILABLE,
+        "energy": {"label": labels.UNAVAILABLE, "code": code, "reason": "nothing was measured"},
+        "roadmap": {"reason": reason, "code": code, "runbook": runbook},
+    }
+
+
+def measured_payload(result: ResultFrame, *, cost_ratio: float, tower_id: str) -> dict[str, Any]:
+    """Return the payload of a run whose result has passed every check.
+
+    Top-level rates repeat the seed's fields, rounded to four digits; ``measurement`` keeps full precision.
+    """
+    frame = result.model_dump(mode="json")
+    measurement = frame["measurement"]
+    quality = measurement["quality"]
+    alpha, k = measurement["accepted_rate"], measurement["k"]
+    return {
+        **_stated(labels.RUN_MEASURED, labels.MEASURED, accounting_modeled(k, cost_ratio)),
+        "run_id": frame["run_id"],
+        "nonce": frame["nonce"],
+        "request": frame["request"],
+        "n": measurement["n"],
+        "k": k,
+        "accepted_rate": _rounded(alpha),
+        "mean_accepted_len": _rounded(measurement["mean_accepted_len"]),
+        # Null for 0/0: without one examined draft token there is no acceptance rate to model from.
+        "speedup_modeled": None if alpha is None else round(expected_speedup(alpha, k, cost_ratio), 4),
+        "speedup_measured": measurement["speedup"],
+        "draft_model": measurement["draft"]["name"],
+        "target_model": measurement["target"]["name"],
+        "quality_delta": {"identical_rate": quality["identical_rate"], "label": quality["label"]},
+        "energy": frame["energy"],
+        "prompt_commitment": frame["request"]["prompt_commitment"],
+        "output_sha3_256": frame["output_sha3_256"],
+        "measurement": measurement,
+        # No tower key is pinned on this edge, so the receipt cannot say that this tower measured.
+        "tower": {"id": tower_id, "attested": "UNPINNED"},
+    }
+
+
+def _stated(label: str, measured: str, accounting: dict[str, Any]) -> dict[str, Any]:
+    """Return what every payload carries."""
+    return {
+        "schema": labels.PAYLOAD_SCHEMA,
+        "label": label,
+        "measured": measured,
+        "accounting_modeled": accounting,
+        "generated_at": now(),
+        "doctrine": labels.DOCTRINE,
+        "citations": labels.CITATIONS,
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

@@ -1,0 +1,122 @@
+"""A bounded pool of worker processes, each handling one invocation at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Mapping
+from typing import Any
+
+WORKER_COMMAND = (sys.executable, "-m", "edge.worker")
+MAX_LINE_BYTES = 32 * 1024 * 1024
+# Lambda's timeout in template.yaml; the gateway waits one second longer.
+FUNCTION_TIMEOUT_S = 29.0
+INTEGRATION_TIMEOUT_S = 30.0
+
+
+class WorkerDied(Exception):
+    """The worker ended before it had answered."""
+
+
+class WorkerPool:
+    """Starts workers as they are needed, up to a limit, and keeps them."""
+
+    def __init__(
+        self, environ: Mapping[str, str], limit: int, command: tuple[str, ...] = WORKER_COMMAND
+    ) -> None:
+        """Set the pool up; nothing is started yet.
+
+        Args:
+            environ: Environment of the workers.
+            limit: How many may run at once; further invocations wait for a free one.
+            command: Program of a worker.
+        """
+        self._environ = dict(environ)
+        self._command = command
+        self._slots = asyncio.Semaphore(limit)
+        self._idle: list[Process] = []
+        self._all: set[Process] = set()
+
+    async def start(self) -> None:
+        """Start one worker, so that a broken set-up shows at once.
+
+        Raises:
+            WorkerDied: If the worker did not get ready.
+        """
+        self._idle.append(await self._spawn())
+
+    async def invoke(self, event: dict[str, Any]) -> Any:
+        """Return the handler's result for an event; None if the handler raised.
+
+        Raises:
+            WorkerDied: If the worker ended instead of answering. The next invocation gets another one.
+            TimeoutError: If the gateway's limit passed, waiting for a free worker included.
+        """
+        started = asyncio.get_running_loop().time()
+        async with asyncio.timeout(INTEGRATION_TIMEOUT_S), self._slots:
+            worker = await self._take()
+            waited = asyncio.get_running_loop().time() - started
+            try:
+                answer = await self._exchange(
+                    worker, {"event": event, "remaining_s": FUNCTION_TIMEOUT_S - waited}
+                )
+            except BaseException:
+                # Dead, late or no longer wanted: its next line would answer the wrong request.
+                self._discard(worker)
+                raise
+            self._idle.append(worker)
+            return answer["result"]
+
+    async def close(self) -> None:
+        """End all workers; they hold nothing that would be lost."""
+        workers = list(self._all)
+        for worker in workers:
+            self._discard(worker)
+        await asyncio.gather(*(worker.wait() for worker in workers))
+
+    async def _take(self) -> Process:
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.returncode is None:
+                return worker
+            self._discard(worker)
+        return await self._spawn()
+
+    async def _spawn(self) -> Process:
+        worker = await asyncio.create_subprocess_exec(
+            *self._command, stdin=PIPE, stdout=PIPE, env=self._environ, limit=MAX_LINE_BYTES
+        )
+        self._all.add(worker)
+        try:
+            await self._read(worker)
+        except BaseException:
+            self._discard(worker)
+            raise
+        return worker
+
+    def _discard(self, worker: Process) -> None:
+        self._all.discard(worker)
+        with contextlib.suppress(ProcessLookupError):
+            worker.kill()
+
+    async def _exchange(self, worker: Process, request: dict[str, Any]) -> dict[str, Any]:
+        assert worker.stdin is not None  # noqa: S101 - it was opened as a pipe
+        try:
+            worker.stdin.write(json.dumps(request).encode("utf-8") + b"\n")
+            await worker.stdin.drain()
+        except ConnectionError:
+            raise WorkerDied from None
+        return await self._read(worker)
+
+    @staticmethod
+    async def _read(worker: Process) -> dict[str, Any]:
+        assert worker.stdout is not None  # noqa: S101 - it was opened as a pipe
+        try:
+            message: dict[str, Any] = json.loads(await worker.stdout.readline())
+        except ValueError:
+            # The line is empty or cut short.
+            raise WorkerDied from None
+        return message

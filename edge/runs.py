@@ -1,0 +1,329 @@
+"""Runs: submit one to the tower, ask after it, cancel it.
+
+The edge keeps nothing between invocations: a run id carries all that is needed to recognise it and to
+check the tower's answer (`shared.runid`).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass, field
+from hmac import compare_digest
+from typing import Any
+
+from edge.deadline import Deadline
+from edge.payloads import ACTIVATION_RUNBOOK, measured_payload, receipt, roadmap_payload
+from edge.problems import Problem
+from edge.settings import EdgeSettings
+from edge.tower import FaultKind, Tower, TowerFault, TowerSession
+from shared.checks import check_result
+from shared.labels import BASE_PATH
+from shared.runid import RunIdError, RunKeys, bound_request, prompt_commitment, request_digest
+from shared.schemas import RunRequest
+from shared.wire import (
+    AcceptedFrame,
+    CancelFrame,
+    ErrorCode,
+    FailedFrame,
+    ProgressFrame,
+    ResultFrame,
+    RunFrame,
+    StatusFrame,
+)
+
+logger = logging.getLogger(__name__)
+
+RUN_DEADLINE_S = 120.0
+ACCEPT_TIMEOUT_S = 10.0
+STATUS_TIMEOUT_S = 5.0
+RETRY_AFTER_S = 2
+
+_REASONS = {
+    ErrorCode.BUSY: "the tower's queue is full",
+    ErrorCode.NO_PAIR: "the tower holds no same-family pair",
+    ErrorCode.BAD_MESSAGE: "the tower did not understand the edge",
+    ErrorCode.BAD_REQUEST: "the tower refused the request",
+    ErrorCode.CONFLICT: "this run id belongs to another request",
+    ErrorCode.NOT_FOUND: "the tower does not know this run",
+    ErrorCode.EXPIRED: "the tower has forgotten this run, and no run is made twice",
+    ErrorCode.CANCELLED: "the run was cancelled",
+    ErrorCode.DEADLINE: "the run did not finish one step before its deadline",
+    ErrorCode.LOAD_FAILED: "the tower could not load the pair",
+    ErrorCode.OUT_OF_MEMORY: "the tower ran out of memory",
+    ErrorCode.WORKER_DIED: "the tower's decode process died",
+    ErrorCode.WORKER_HUNG: "the tower's decode process hung",
+    ErrorCode.GPU_BUSY: "other programs hold the tower's GPU",
+    ErrorCode.INTERNAL: "the tower failed",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP answer whose body is a receipt, perhaps with more beside it."""
+
+    status: int
+    body: dict[str, Any]
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Running:
+    """The tower has the run and is not done with it."""
+
+    progress: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run as the edge sees it: what the tower must echo, and what receipts say of it."""
+
+    run_id: str
+    nonce: str
+    digest: bytes
+    k: int
+    known: dict[str, Any]
+    prompt: str | None = None
+
+
+class Runs:
+    """The run routes, apart from HTTP."""
+
+    def __init__(self, settings: EdgeSettings, keys: RunKeys | None, tower: Tower) -> None:
+        """Put the parts together; ``keys`` is None when no run secret is configured."""
+        self._settings = settings
+        self._keys = keys
+        self._tower = tower
+
+    def submit(
+        self,
+        request: RunRequest,
+        *,
+        client: str,
+        idempotency_key: str | None,
+        wait_s: float,
+        budget: Deadline,
+    ) -> Answer:
+        """Send a run to the tower and wait for its result.
+
+        Args:
+            request: The checked request.
+            client: Whose Idempotency-Key it is.
+            idempotency_key: The caller's key, if it sent one.
+            wait_s: How long to wait for the result; 0 returns as soon as the tower has taken the run.
+            budget: When this invocation must be over.
+
+        Raises:
+            Problem: If the tower found the request itself at fault.
+        """
+        if self._keys is None:
+            return self._roadmap(
+                "NOT_CONFIGURED",
+                "this edge has no run secret, so it starts no run",
+                k=int(request.k),
+                runbook=["Set SPECDEC_RUN_SECRET on the edge and start it again"],
+            )
+        fields = request.model_dump(mode="json")
+        keys = self._keys
+        id_bytes = keys.id_for(client, idempotency_key) if idempotency_key else keys.new_id()
+        run_id = keys.run_id(id_bytes, fields)
+        salt = keys.salt(id_bytes)
+        commitment = prompt_commitment(salt, request.prompt)
+        bound = bound_request(fields, commitment)
+        run = _Run(
+            run_id=run_id,
+            nonce=keys.nonce(run_id),
+            digest=keys.parse(run_id).digest,
+            k=int(request.k),
+            known={"run_id": run_id, "request": bound, "prompt_commitment": commitment},
+            prompt=request.prompt,
+        )
+        frame = RunFrame(
+            run_id=run_id,
+            nonce=run.nonce,
+            request=request,
+            deadline_s=RUN_DEADLINE_S,
+            prompt_commitment=commitment,
+        )
+        # A tower takes a run at once or not at all; with a short wait it still gets time to say so.
+        patience = max(wait_s, min(self._settings.wait_s, STATUS_TIMEOUT_S)) + 1.0
+        answer = self._talk(
+            run,
+            frame,
+            accept_by=budget.sooner(min(patience, ACCEPT_TIMEOUT_S)),
+            finish_by=budget.sooner(wait_s),
+        )
+        # Only here: run ids are public, and whoever has the salt can test guesses of the prompt.
+        answer.body["prompt_salt"] = salt.hex()
+        return answer
+
+    def status(self, run_id: str, budget: Deadline) -> Answer:
+        """Ask after a run.
+
+        Raises:
+            Problem: 404 for an id that is not ours, 410 for a run the tower lost, 503 without a tower.
+        """
+        return self._ask(run_id, StatusFrame(run_id=run_id), budget, wait_s=0.0)
+
+    def cancel(self, run_id: str, budget: Deadline) -> Answer:
+        """Cancel a run; one that has finished stays finished, and its receipt is the answer.
+
+        Raises:
+            Problem: As `status` does.
+        """
+        return self._ask(run_id, CancelFrame(run_id=run_id), budget, wait_s=STATUS_TIMEOUT_S)
+
+    def _ask(
+        self, run_id: str, frame: StatusFrame | CancelFrame, budget: Deadline, *, wait_s: float
+    ) -> Answer:
+        if self._keys is None:
+            raise Problem(503, "This edge has no run secret, so it cannot recognise run ids.")
+        try:
+            digest = self._keys.parse(run_id).digest
+        except RunIdError:
+            raise Problem(404, "This is not a run id of this service.") from None
+        run = _Run(run_id, self._keys.nonce(run_id), digest, self._settings.k, {"run_id": run_id})
+        return self._talk(
+            run,
+            frame,
+            accept_by=budget.sooner(STATUS_TIMEOUT_S),
+            finish_by=budget.sooner(wait_s),
+        )
+
+    def _talk(
+        self,
+        run: _Run,
+        frame: RunFrame | StatusFrame | CancelFrame,
+        *,
+        accept_by: Deadline,
+        finish_by: Deadline,
+    ) -> Answer:
+        """Send one frame and turn what follows into an answer."""
+        submitting = isinstance(frame, RunFrame)
+        try:
+            with self._tower.session(accept_by) as session:
+                session.send(frame)
+                outcome = _converse(session, run.run_id, accept_by, finish_by)
+        except TowerFault as fault:
+            logger.warning("tower fault: %s", fault.kind)
+            if not submitting and fault.kind is not FaultKind.GARBLED:
+                detail = f"The run cannot be looked up now: {fault.reason}."
+                raise Problem(503, detail, {"Retry-After": str(RETRY_AFTER_S)}) from None
+            return self._roadmap(fault.kind, fault.reason, run=run)
+        if isinstance(outcome, Running):
+            return self._running(run, outcome)
+        if isinstance(outcome, FailedFrame):
+            return self._failed(run, outcome, submitting)
+        return self._finished(run, outcome)
+
+    def _running(self, run: _Run, running: Running) -> Answer:
+        location = f"{BASE_PATH}/runs/{run.run_id}"
+        answer = self._roadmap(
+            "RUNNING",
+            "running",
+            run=run,
+            extra={"progress": running.progress},
+            runbook=[f"GET {location} until it answers 200"],
+        )
+        return Answer(202, answer.body, {"Location": location, "Retry-After": str(RETRY_AFTER_S)})
+
+    def _failed(self, run: _Run, failed: FailedFrame, submitting: bool) -> Answer:
+        code = ErrorCode(failed.code)
+        reason = _REASONS[code] + _told(failed.detail, run.prompt)
+        logger.warning("run failed: %s", code)
+        if submitting and code is ErrorCode.CONFLICT:
+            raise Problem(422, "This Idempotency-Key was used with another body; use a new key.")
+        if submitting and code is ErrorCode.BAD_REQUEST:
+            raise Problem(422, f"{reason[:1].upper()}{reason[1:]}.")
+        if not submitting and code in (ErrorCode.NOT_FOUND, ErrorCode.EXPIRED):
+            raise Problem(410, "This run is lost or has expired; start a new one.")
+        headers = {}
+        if failed.retry_after is not None:
+            headers["Retry-After"] = str(max(1, round(failed.retry_after)))
+        return self._roadmap(code, reason, run=run, headers=headers)
+
+    def _finished(self, run: _Run, result: ResultFrame) -> Answer:
+        bound = result.model_dump(mode="json", include={"request"})["request"]
+        # The DIGEST in the run id names the request, so no instance has to remember it.
+        if not compare_digest(request_digest(bound)[: len(run.digest)], run.digest):
+            reasons = ["request: not the one that this run id was made for"]
+        else:
+            reasons = check_result(result, run_id=run.run_id, nonce=run.nonce, bound_request=bound)
+        if reasons:
+            logger.warning("reply refused: %d checks failed", len(reasons))
+            return self._roadmap(
+                "REPLY_REFUSED", "the tower's reply failed these checks: " + "; ".join(reasons), run=run
+            )
+        payload = measured_payload(
+            result, cost_ratio=self._settings.cost_ratio, tower_id=self._settings.tower_host
+        )
+        body = receipt(payload)
+        if bound["include_output"] and result.output is not None:
+            body["output"] = result.output
+        return Answer(200, body)
+
+    def _roadmap(
+        self,
+        code: str,
+        reason: str,
+        *,
+        run: _Run | None = None,
+        k: int | None = None,
+        extra: dict[str, Any] | None = None,
+        runbook: list[str] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Answer:
+        payload = roadmap_payload(
+            code=str(code),
+            reason=reason,
+            runbook=ACTIVATION_RUNBOOK if runbook is None else runbook,
+            k=k or (run.k if run else self._settings.k),
+            cost_ratio=self._settings.cost_ratio,
+            run={**(run.known if run else {}), **(extra or {})},
+        )
+        return Answer(200, receipt(payload), headers or {})
+
+
+def _converse(
+    session: TowerSession, run_id: str, accept_by: Deadline, finish_by: Deadline
+) -> ResultFrame | FailedFrame | Running:
+    """Read frames until the run is over or the wait is.
+
+    Raises:
+        TowerFault: If the tower never took the run, or broke the protocol. Once it has taken the run, silence
+            or a closed connection mean only that the run is still going on there.
+    """
+    running: Running | None = None
+    while True:
+        try:
+            frame = session.receive(finish_by if running else accept_by)
+        except TowerFault as fault:
+            if running and fault.kind in (FaultKind.SILENT, FaultKind.CLOSED):
+                return running
+            raise
+        if isinstance(frame, FailedFrame) and frame.run_id in (run_id, None):
+            return frame
+        if not isinstance(frame, AcceptedFrame | ProgressFrame | ResultFrame) or frame.run_id != run_id:
+            raise TowerFault(FaultKind.GARBLED, "the tower answered for another run")
+        if isinstance(frame, ResultFrame):
+            return frame
+        if isinstance(frame, AcceptedFrame):
+            running = Running({"phase": "queued", "position": frame.position})
+            if frame.position > 0:
+                return running
+        else:
+            running = Running({"phase": frame.phase, "done": frame.done, "total": frame.total})
+
+
+def _told(detail: str, prompt: str | None) -> str:
+    """Return the tower's own words, cleaned, or nothing if they might repeat the prompt."""
+    words = re.sub(r"[^ -~]+", " ", detail).strip()[:200].rstrip(". ")
+    if not words:
+        return ""
+    if prompt is not None:
+        # Any piece of twelve characters in common is too much; a shorter prompt must not occur at all.
+        size = min(12, len(prompt))
+        pieces = {prompt[start : start + size] for start in range(len(prompt) - size + 1)}
+        if any(words[start : start + size] in pieces for start in range(len(words) - size + 1)):
+            return ""
+    return f": {words}"

@@ -1,0 +1,62 @@
+"""Settings of the edge, read from ``SPECDEC_*`` variables."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+
+from shared.runid import PART_BYTES
+
+
+class EdgeSettings(BaseModel):
+    """What one edge instance needs to know. Every field has a variable ``SPECDEC_<NAME>``.
+
+    Attributes:
+        tower_url: Where the agent listens.
+        tower_token: Bearer token for the agent.
+        tower_token_secret: Name or ARN of the Secrets Manager secret that holds that token instead.
+        run_secret: Key from which run ids, nonces and salts are derived; the same on all instances.
+        k: Draft length when a request names none.
+        cost_ratio: Draft step time over target step time, assumed by the modeled numbers.
+        wait_s: How long ``POST /run`` waits for a result when the caller states no preference.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tower_url: str = "wss://gpu.a-11-oy.com/specdec"
+    tower_token: SecretStr | None = None
+    tower_token_secret: str | None = Field(default=None, min_length=1)
+    run_secret: SecretStr | None = None
+    k: int = Field(default=4, ge=1, le=16)
+    cost_ratio: float = Field(default=0.2, ge=0, le=10, allow_inf_nan=False)
+    wait_s: float = Field(default=20.0, ge=0, le=27, allow_inf_nan=False)
+
+    @field_validator("tower_url")
+    @classmethod
+    def _is_websocket_url(cls, value: str) -> str:
+        parts = urlsplit(value)
+        # Reading the port checks it.
+        if parts.scheme not in ("ws", "wss") or not parts.hostname or parts.port == 0:
+            raise ValueError("must look like wss://host/path")
+        return value
+
+    @field_validator("tower_token")
+    @classmethod
+    def _is_header_text(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not re.fullmatch(r"[!-~]+", value.get_secret_value()):
+            raise ValueError("must be visible ASCII without spaces")
+        return value
+
+    @field_validator("run_secret")
+    @classmethod
+    def _is_long_enough(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and len(value.get_secret_value().encode()) < PART_BYTES:
+            raise ValueError(f"must be at least {PART_BYTES} bytes long")
+        return value
+
+    @property
+    def tower_host(self) -> str:
+        """The host name of the tower, which receipts state."""
+        return urlsplit(self.tower_url).hostname or ""
