@@ -163,7 +163,7 @@ def _speedup(m: Measurement) -> list[str]:
 
 
 def _modeled(m: Measurement) -> list[str]:
-    """The prediction from the calibration; `recommended_k` may rest on another alpha, so only on its range."""
+    """Recompute the prediction; `recommended_k` may rest on another alpha, so only its range is checked."""
     costs = m.calibration.verify_cost if m.calibration else []
     findings = []
     if m.recommended_k is not None and m.recommended_k >= len(costs):

@@ -1,0 +1,298 @@
+"""Offline verification of a receipt: what it says against its bytes, its formulas and a pinned key.
+
+Nothing is fetched and no input raises: whatever is wrong becomes a failed check, whatever cannot be checked
+a warning that says so. The trust root is the key the caller pins, never one inside the receipt.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from shared import labels
+from shared.canonical import CanonicalError, canonical_bytes, sha3_256_hex
+from shared.checks import check_measurement
+from shared.curve import CurveError, accounting_modeled, expected_speedup
+from shared.dsse import DsseError, open_envelope, statement, strict_base64, verify_envelope
+from shared.receipts import DIGEST_ALG
+from shared.runid import PART_BYTES, RunIdError, request_digest, split
+from shared.schemas import Energy, Measurement, Reported, explain
+
+Status = Literal["ok", "failed", "warning", "skipped"]
+
+_ENERGY: Final[TypeAdapter[Any]] = TypeAdapter(Energy)
+# What only a measurement can give; without one each is absent, null or UNAVAILABLE.
+_MEASURED_ONLY: Final = (
+    "measurement",
+    "accepted_rate",
+    "mean_accepted_len",
+    "speedup_modeled",
+    "speedup_measured",
+    "quality_delta",
+    "output_sha3_256",
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: its name, how it went, and one clause on why."""
+
+    name: str
+    status: Status
+    detail: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """All checks of one receipt."""
+
+    checks: list[Check]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no check failed."""
+        return all(check.status != "failed" for check in self.checks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as a JSON object."""
+        return {"ok": self.ok, "checks": [asdict(check) for check in self.checks]}
+
+
+class _Accounting(Reported):
+    """The part of `accounting_modeled` from which the rest follows."""
+
+    label: Literal["MODELED (acceptance-rejection accounting curve, not a measurement)"]
+    k: Annotated[int, Field(ge=0, le=64)]
+    cost_ratio: float | None = None
+    verify_cost: float = 1.0
+    expected_tokens_per_step_at_alpha: dict[str, float] | None = None
+    expected_speedup_at_alpha: dict[str, float]
+
+
+def verify_receipt(receipt: Any, *, key_pem: bytes | None = None, require_signature: bool = False) -> Report:
+    """Make every check on a receipt that can be made offline.
+
+    Args:
+        receipt: The parsed receipt, whatever it is.
+        key_pem: Pinned public keys (see `dsse.load_keys`), or None.
+        require_signature: Fail a receipt whose signature is missing or cannot be checked.
+
+    Returns:
+        The report; malformed receipts give failed checks, never an exception.
+    """
+    return Report(list(_checks(receipt, key_pem, require_signature)))
+
+
+def _checks(receipt: Any, key_pem: bytes | None, require_signature: bool) -> Iterator[Check]:
+    if not isinstance(receipt, dict) or not isinstance(receipt.get("payload"), dict):
+        yield Check("receipt", "failed", "it is not a JSON object with a payload")
+        return
+    payload = receipt["payload"]
+    try:
+        data = canonical_bytes(payload)
+    except CanonicalError as error:
+        yield Check("receipt", "failed", f"the payload has no canonical form: {error.cause}")
+        return
+    yield _receipt(receipt)
+    yield _digest(receipt, data)
+    yield _exact_bytes(receipt, data)
+    yield _label(payload)
+    yield _modeled(payload)
+    if payload.get("measured") == labels.MEASURED or "measurement" in payload:
+        yield from _measured(payload)
+    yield _binding(payload)
+    yield _signature(receipt, payload, key_pem, require_signature)
+
+
+def _receipt(receipt: dict[str, Any]) -> Check:
+    if receipt.get("schema") != labels.RECEIPT_SCHEMA:
+        return Check("receipt", "failed", f"its schema is not {labels.RECEIPT_SCHEMA}")
+    if receipt["payload"].get("schema") != labels.PAYLOAD_SCHEMA:
+        return Check("receipt", "failed", f"its payload's schema is not {labels.PAYLOAD_SCHEMA}")
+    return Check("receipt", "ok", "both schemas are known")
+
+
+def _digest(receipt: dict[str, Any], data: bytes) -> Check:
+    if receipt.get("digest_alg", DIGEST_ALG) != DIGEST_ALG:
+        return Check("digest", "failed", f"digest_alg is not {DIGEST_ALG}")
+    if receipt.get("payload_sha3_256") != sha3_256_hex(data):
+        return Check("digest", "failed", "payload_sha3_256 is not the SHA3-256 of the payload")
+    return Check("digest", "ok", "the payload's SHA3-256 matches")
+
+
+def _exact_bytes(receipt: dict[str, Any], data: bytes) -> Check:
+    if "payload_canonical_base64" not in receipt:
+        return Check("exact_bytes", "warning", "the receipt carries no payload_canonical_base64")
+    try:
+        carried = strict_base64(receipt["payload_canonical_base64"])
+    except DsseError as error:
+        return Check("exact_bytes", "failed", f"payload_canonical_base64 cannot be read: {error.cause}")
+    if carried != data:
+        return Check("exact_bytes", "failed", "payload_canonical_base64 is not the payload's canonical bytes")
+    return Check("exact_bytes", "ok", "the carried bytes are the payload's")
+
+
+def _label(payload: dict[str, Any]) -> Check:
+    label, measured = payload.get("label"), payload.get("measured")
+    if label == labels.RUN_MEASURED:
+        if measured != labels.MEASURED or not isinstance(payload.get("measurement"), dict):
+            return Check("label", "failed", "the label says MEASURED, the payload holds no measurement")
+        return Check("label", "ok", "MEASURED, with a measurement")
+    if label not in (labels.RUN_ROADMAP, labels.CURVE_LABEL):
+        return Check("label", "failed", "the label is not one of ours")
+    if measured != labels.UNAVAILABLE:
+        return Check("label", "failed", "without a measurement `measured` must be UNAVAILABLE")
+    for name in _MEASURED_ONLY:
+        if payload.get(name) not in (None, labels.UNAVAILABLE):
+            return Check("label", "failed", f"{name} is given without a measurement")
+    energy = payload.get("energy")
+    if isinstance(energy, dict) and energy.get("label") != labels.UNAVAILABLE:
+        return Check("label", "failed", "energy is given without a measurement")
+    return Check("label", "ok", "nothing is called MEASURED")
+
+
+def _modeled(payload: dict[str, Any]) -> Check:
+    try:
+        block = _Accounting.model_validate(payload.get("accounting_modeled"))
+    except ValidationError as error:
+        return Check("modeled", "failed", f"accounting_modeled: {explain(error)}")
+    if block.cost_ratio is None:
+        return Check("modeled", "warning", "accounting_modeled states no cost_ratio to recompute from")
+    given = block.expected_speedup_at_alpha
+    try:
+        alphas = [float(key) for key in given]
+        expected = accounting_modeled(block.k, block.cost_ratio, block.verify_cost, alphas)
+    except (ValueError, CurveError):
+        return Check("modeled", "failed", "accounting_modeled holds a parameter out of range")
+    if given != expected["expected_speedup_at_alpha"]:
+        return Check("modeled", "failed", "expected_speedup_at_alpha is not what the formula gives")
+    if block.expected_tokens_per_step_at_alpha not in (None, expected["expected_tokens_per_step_at_alpha"]):
+        return Check("modeled", "failed", "expected_tokens_per_step_at_alpha is not what the formula gives")
+    return Check("modeled", "ok", "the modeled curve was recomputed")
+
+
+def _measured(payload: dict[str, Any]) -> Iterator[Check]:
+    try:
+        measurement = Measurement.model_validate(payload.get("measurement"))
+    except ValidationError as error:
+        yield Check("measurement", "failed", f"measurement: {explain(error)}")
+        return
+    findings = check_measurement(measurement)
+    if findings:
+        yield Check("measurement", "failed", "measurement." + "; measurement.".join(findings))
+    else:
+        yield Check("measurement", "ok", "counts, rates and intervals agree with each other")
+    wrong = _summary(payload, measurement)
+    if wrong:
+        yield Check("summary", "failed", f"{', '.join(wrong)}: not what the measurement says")
+    else:
+        yield Check("summary", "ok", "the top-level numbers are the measurement's")
+
+
+def _summary(payload: dict[str, Any], measurement: Measurement) -> list[str]:
+    """Names of top-level fields that do not repeat the measurement, at full precision or at 4 digits."""
+    dumped = measurement.model_dump(mode="json")
+    accounting = payload.get("accounting_modeled")
+    cost_ratio = accounting.get("cost_ratio") if isinstance(accounting, dict) else None
+    if isinstance(cost_ratio, bool) or not isinstance(cost_ratio, int | float):
+        return ["cost_ratio"]
+    speedup: float | None = None
+    if measurement.accepted_rate is not None:
+        try:
+            speedup = expected_speedup(measurement.accepted_rate, measurement.k, cost_ratio)
+        except CurveError:
+            return ["cost_ratio"]
+    repeats = {
+        "n": measurement.n,
+        "k": measurement.k,
+        "draft_model": measurement.draft.name,
+        "target_model": measurement.target.name,
+        "speedup_measured": dumped["speedup"],
+        "quality_delta": {name: dumped["quality"][name] for name in ("identical_rate", "label")},
+    }
+    rounded = {
+        "accepted_rate": measurement.accepted_rate,
+        "mean_accepted_len": measurement.mean_accepted_len,
+        "speedup_modeled": speedup,
+    }
+    wrong = [name for name, value in repeats.items() if not _same(payload.get(name), value)]
+    for name, full in rounded.items():
+        given = payload.get(name)
+        if not (_same(given, full) or full is not None and _same(given, round(full, 4))):
+            wrong.append(name)
+    try:
+        _ENERGY.validate_python(payload.get("energy"))
+    except ValidationError:
+        wrong.append("energy")
+    return wrong
+
+
+def _binding(payload: dict[str, Any]) -> Check:
+    request = payload.get("request")
+    if request is None:
+        return Check("binding", "skipped", "the payload repeats no request")
+    try:
+        digest = request_digest(request)[:PART_BYTES]
+        named = split(str(payload.get("run_id")))[1]
+    except (RunIdError, CanonicalError):
+        return Check("binding", "failed", "run_id or request is malformed")
+    if base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii") != named:
+        return Check("binding", "failed", "run_id does not name this request")
+    if not isinstance(request, dict) or request.get("prompt_commitment") != payload.get("prompt_commitment"):
+        return Check("binding", "failed", "prompt_commitment is not the request's")
+    measurement = payload.get("measurement")
+    if isinstance(measurement, dict):
+        asked = (measurement.get("k_requested"), measurement.get("n_requested"))
+        if asked != (request.get("k"), request.get("n")):
+            return Check("binding", "failed", "measurement is not of the requested k and n")
+    return Check("binding", "ok", "run_id names the request")
+
+
+def _signature(
+    receipt: dict[str, Any], payload: dict[str, Any], key_pem: bytes | None, require_signature: bool
+) -> Check:
+    block = receipt.get("signature")
+    if not isinstance(block, dict) or not isinstance(block.get("signed"), bool):
+        return Check("signature", "failed", "the receipt does not say whether it is signed")
+    unproven: Status = "failed" if require_signature else "warning"
+    if not block["signed"]:
+        if block.get("status") != labels.UNSIGNED_STATUS or "envelope" in block:
+            return Check("signature", "failed", "an unsigned receipt must say DSSE_PLACEHOLDER")
+        return Check("signature", unproven, "the receipt is not signed")
+    if block.get("status") != labels.SIGNED_STATUS:
+        return Check("signature", "failed", "a signed receipt must say DSSE")
+    envelope = block.get("envelope")
+    try:
+        claimed = verify_envelope(envelope, key_pem) if key_pem is not None else open_envelope(envelope)[0]
+    except DsseError as error:
+        return Check("signature", "failed", error.cause)
+    expected = statement(payload, str(receipt.get("generated_at")))
+    for name in ("_type", "predicateType"):
+        if claimed.get(name) != expected[name]:
+            return Check("signature", "failed", f"the signed statement's {name} is not ours")
+    subjects = claimed.get("subject")
+    digests = [s.get("digest") for s in subjects if isinstance(s, dict)] if isinstance(subjects, list) else []
+    if digests != [expected["subject"][0]["digest"]]:
+        return Check("signature", "failed", "the signed statement is about another payload")
+    predicate = claimed.get("predicate")
+    for name, value in expected["predicate"].items():
+        if not isinstance(predicate, dict) or not _same(predicate.get(name), value):
+            return Check("signature", "failed", f"the signed statement's {name} is not the receipt's")
+    if key_pem is None:
+        return Check("signature", unproven, "the signature cannot be checked without a pinned key")
+    return Check("signature", "ok", "signed by a pinned key")
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Equality as JSON: True is not 1, and 1.0 and 1 are one number."""
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(_same, left, right))
+    return bool(left == right)
