@@ -14,8 +14,9 @@
     * `NotFound`: ``NOT_FOUND``
     * `Expired`: ``EXPIRED``
     * `StoreError`: ``INTERNAL``
+    * `Reported`: the code the decode worker has sent
 
-Each carries a code of the wire protocol's closed list, so that any of them can be answered as a ``failed`` frame.
+Each carries a code of the wire protocol's closed list, so any of them can be answered as a ``failed`` frame.
 Their texts reach the caller and the log: never put a prompt or an output into one.
 """
 
@@ -23,7 +24,7 @@ from shared.errors import SpecdecError
 
 
 class AgentError(SpecdecError):
-    """Something the agent can name; `code` is the wire code, `cause` and `remedy` are clauses without a full stop."""
+    """Something the agent can name; `code` is a wire code, `cause` and `remedy` are clauses, no full stop."""
 
     code = "INTERNAL"
     default_remedy = "look at the agent's log"
@@ -131,3 +132,13 @@ class StoreError(AgentError):
     """The run store cannot be used."""
 
     default_remedy = "check the state directory, or name another one with --state"
+
+
+class Reported(AgentError):
+    """A failure the decode worker has reported, passed on as it is."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        """Keep the code and the whole sentence."""
+        super().__init__(detail)
+        self.code = code
+        self.remedy = ""

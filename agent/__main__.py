@@ -1,0 +1,100 @@
+"""The command `python -m agent`."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from websockets.frames import CloseCode
+
+from agent import logs
+from agent.capability import CapabilityWatch
+from agent.runs import RunManager
+from agent.server import AgentServer
+from agent.settings import AgentSettings, load_settings
+from agent.store import Store
+from agent.supervisor import Supervisor
+from shared.errors import SpecdecError
+from shared.settings import SettingsError
+
+FIRST_LOOK_S = 10.0
+"""How long the start may wait for the first answer about the pair, so that the first probe finds one."""
+
+log = logging.getLogger(__name__)
+
+
+async def run_agent(settings: AgentSettings, store: Store) -> None:
+    """Serve until SIGTERM or SIGINT, then stop tidily.
+
+    Raises:
+        OSError: The port cannot be opened.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, stop.set)
+    supervisor = Supervisor(
+        settings.worker_command(), hang_s=settings.hang_s, cancel_grace_s=settings.cancel_grace_s
+    )
+    runs = RunManager(
+        store,
+        supervisor,
+        queue_limit=settings.queue_limit,
+        max_deadline_s=settings.max_deadline_s,
+        expiry_s=settings.expiry_s,
+    )
+    capability = CapabilityWatch(supervisor, runs)
+    token = settings.tower_token
+    agent = AgentServer(
+        runs,
+        capability,
+        token=token.get_secret_value() if token else None,
+        max_connections=settings.max_connections,
+    )
+    server = await agent.listen(settings.host, settings.port)
+    runs.start()
+    try:
+        stopped = asyncio.create_task(stop.wait())
+        first_look = asyncio.create_task(capability.frame(FIRST_LOOK_S))
+        await asyncio.wait({stopped, first_look}, return_when=asyncio.FIRST_COMPLETED)
+        host, port = server.sockets[0].getsockname()[:2]
+        print(f"agent listening on ws://{f'[{host}]' if ':' in host else host}:{port}/specdec", flush=True)
+        await stopped
+        log.info("stopping")
+    finally:
+        # No new connections; those there are may still see their run end within the grace.
+        server.close(close_connections=False)
+        await runs.close(settings.shutdown_grace_s)
+        await capability.close()
+        await supervisor.close()
+        await asyncio.gather(*(client.close(CloseCode.GOING_AWAY) for client in server.connections))
+        await server.wait_closed()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the agent and return its exit status: 2 for a wrong setting, 1 if it cannot start."""
+    try:
+        settings = load_settings(sys.argv[1:] if argv is None else argv, os.environ)
+    except SettingsError as exc:
+        print(f"agent: {exc}", file=sys.stderr)
+        return 2
+    logs.configure()
+    try:
+        store = Store(settings.state)
+    except SpecdecError as exc:
+        print(f"agent: {exc}", file=sys.stderr)
+        return 1
+    try:
+        asyncio.run(run_agent(settings, store))
+    except OSError as exc:
+        print(f"agent: cannot listen on {settings.host}:{settings.port} ({exc.strerror})", file=sys.stderr)
+        return 1
+    finally:
+        store.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

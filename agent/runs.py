@@ -1,0 +1,389 @@
+"""The life of runs: a bounded queue, one decode at a time, each ID run at most once.
+
+`RunManager` knows nothing of websockets and processes. It is asked in frames of the wire protocol and answers with
+`Run` objects, which anyone may watch; it decodes through a `agent.supervisor.Worker`.
+"""
+
+import asyncio
+import base64
+import logging
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from agent.errors import (
+    AgentError,
+    Busy,
+    Cancelled,
+    Conflict,
+    DeadlineExceeded,
+    Expired,
+    NotFound,
+    RequestRefused,
+)
+from agent.pipe import ProgressEvent, ResultEvent
+from agent.store import Record, State, Store
+from agent.supervisor import Worker
+from shared.canonical import canonical_bytes
+from shared.errors import SpecdecError
+from shared.labels import UNAVAILABLE
+from shared.runid import PART_BYTES, bound_request, request_digest, split
+from shared.schemas import EnergyUnavailable, QueueState, RunRequest, explain
+from shared.wire import (
+    AcceptedFrame,
+    ErrorCode,
+    FailedFrame,
+    ProgressFrame,
+    ResultFrame,
+    RunFrame,
+    WireError,
+    encode,
+)
+
+log = logging.getLogger(__name__)
+
+Outcome = ResultFrame | FailedFrame
+_OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
+
+ENERGY = EnergyUnavailable(label=UNAVAILABLE, code="NOT_READ", reason="this agent does not read energy")
+
+FIRST_GUESS_S = 30.0
+"""What a run is taken to last before any has ended."""
+
+
+@dataclass(eq=False)
+class Run:
+    """One run: waiting, being decoded, or over.
+
+    Attributes:
+        run_id: The whole id, as the client gave it.
+        key: The ID part, by which runs are told apart.
+        nonce: Echoed in the result.
+        bound: The request with its prompt's commitment in place of the prompt.
+        request: The request with its prompt; None as soon as the run is over.
+        deadline: When it must be over, on the event loop's clock.
+        state: Where it is in its life.
+        progress: The last sign of progress.
+        outcome: Its last frame, once it is over.
+        ended: Set once it is over.
+    """
+
+    run_id: str
+    key: str
+    nonce: str
+    bound: dict[str, Any]
+    request: RunRequest | None = None
+    deadline: float = 0.0
+    state: State = State.QUEUED
+    progress: ProgressFrame | None = None
+    outcome: Outcome | None = None
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class RunManager:
+    """Takes runs, queues them, has them decoded, and remembers how they ended."""
+
+    def __init__(
+        self,
+        store: Store,
+        worker: Worker,
+        *,
+        queue_limit: int = 4,
+        max_deadline_s: float = 600.0,
+        expiry_s: float = 3600.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Prepare; runs are decoded between `start` and `close`.
+
+        Args:
+            store: Where runs are remembered; what an earlier agent left undone in it is marked lost here.
+            worker: What decodes.
+            queue_limit: How many runs may wait while one is decoded.
+            max_deadline_s: No run gets more time than this, waiting included.
+            expiry_s: How long the outcome of a run is kept.
+            clock: Tells the wall-clock time, in Unix seconds.
+        """
+        self._store = store
+        self._worker = worker
+        self._queue_limit = queue_limit
+        self._max_deadline_s = max_deadline_s
+        self._expiry_s = expiry_s
+        self._clock = clock
+        self._live: dict[str, Run] = {}
+        self._waiting: deque[Run] = deque()
+        self._running: Run | None = None
+        self._started_at = 0.0
+        self._durations: deque[float] = deque(maxlen=16)
+        self._outputs: dict[str, str] = {}
+        self._wake = asyncio.Event()
+        self._closing = False
+        self._task: asyncio.Task[None] | None = None
+        now = clock()
+        lost = store.mark_lost(now, now + expiry_s)
+        store.purge(now)
+        if lost:
+            log.warning("runs lost with the agent before", extra={"data": {"count": lost}})
+
+    def start(self) -> None:
+        """Begin to decode what is queued."""
+        self._task = asyncio.create_task(self._work())
+
+    async def close(self, grace_s: float) -> None:
+        """Take no more runs, give the one being decoded a moment to end, then stop it.
+
+        Runs that have not ended stay in the store as they are, and the next agent finds them lost.
+        """
+        self._closing = True
+        if self._running is not None:
+            await asyncio.wait({asyncio.create_task(self._running.ended.wait())}, timeout=grace_s)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    def queue(self) -> QueueState:
+        """Return how busy the agent is."""
+        return QueueState(
+            running=self._running is not None, waiting=len(self._waiting), limit=self._queue_limit
+        )
+
+    def submit(self, frame: RunFrame) -> Run:
+        """Queue a run, or find the one that has this ID already: no ID is ever run twice.
+
+        Raises:
+            RequestRefused: The run id is not bound to this request.
+            Conflict: The ID names another request.
+            Expired: The ID named a run that is no longer kept.
+            Busy: The queue is full.
+            StoreError: The run cannot be remembered, so it is not run.
+        """
+        key, digest = split(frame.run_id)
+        bound = bound_request(frame.request.model_dump(), frame.prompt_commitment)
+        if digest != _digest_text(bound):
+            raise RequestRefused(
+                "the run id was made for another request", "make the run id from this request"
+            )
+        known = self._lookup(frame.run_id)
+        if known is not None:
+            if known.nonce != frame.nonce:
+                raise Conflict("the run has another nonce")
+            return known
+        if self._closing:
+            raise Busy("the agent is shutting down", retry_after=FIRST_GUESS_S)
+        if len(self._live) > self._queue_limit:
+            raise Busy(f"{len(self._waiting)} runs are waiting", retry_after=self._retry_after())
+        now = self._clock()
+        self._store.purge(now)
+        self._store.add(
+            Record(
+                id=key,
+                digest=digest,
+                run_id=frame.run_id,
+                nonce=frame.nonce,
+                request=canonical_bytes(bound).decode(),
+                state=State.QUEUED,
+                created_at=now,
+            )
+        )
+        loop = asyncio.get_running_loop()
+        run = Run(
+            run_id=frame.run_id,
+            key=key,
+            nonce=frame.nonce,
+            bound=bound,
+            request=frame.request,
+            deadline=loop.time() + min(frame.deadline_s, self._max_deadline_s),
+        )
+        self._live[key] = run
+        self._waiting.append(run)
+        self._wake.set()
+        loop.call_at(run.deadline, self._give_up_waiting, run)
+        log.info("run queued", extra={"data": {"run_id": run.run_id, "position": self.position(run)}})
+        return run
+
+    def find(self, run_id: str) -> Run:
+        """Return a run by its id.
+
+        Raises:
+            NotFound: There never was one, or so long ago that it is forgotten.
+            Conflict: The ID names another request.
+            Expired: There was one.
+        """
+        run = self._lookup(run_id)
+        if run is None:
+            raise NotFound("no run has this id")
+        return run
+
+    def cancel(self, run_id: str) -> Run:
+        """Make a run end soon; one that is over stays as it is. Raises as `find` does."""
+        run = self.find(run_id)
+        if run in self._waiting:
+            self._end(run, failed(run.run_id, Cancelled("the run was cancelled while it waited")))
+        elif run is self._running:
+            self._worker.cancel(run.run_id)
+        return run
+
+    def position(self, run: Run) -> int:
+        """Return how many runs are ahead of this one."""
+        if run not in self._waiting:
+            return 0
+        return self._waiting.index(run) + (self._running is not None)
+
+    def report(self, run: Run) -> AcceptedFrame | ProgressFrame | Outcome:
+        """Return the frame that says how a run is doing."""
+        if run.outcome is not None:
+            return run.outcome
+        if run.progress is not None:
+            return run.progress
+        return AcceptedFrame(run_id=run.run_id, position=self.position(run))
+
+    def _lookup(self, run_id: str) -> Run | None:
+        key, _ = split(run_id)
+        live = self._live.get(key)
+        if live is not None:
+            if live.run_id != run_id:
+                raise Conflict("the ID names another request")
+            return live
+        record = self._store.get(key)
+        if record is None:
+            return None
+        if record.run_id != run_id:
+            raise Conflict("the ID names another request")
+        return self._restore(record)
+
+    def _restore(self, record: Record) -> Run:
+        """Return a run that is over as it was."""
+        if record.state in (State.QUEUED, State.RUNNING, State.LOST):
+            raise Expired("the agent restarted before the run had ended, and the run is lost")
+        if record.frame is None or record.expires_at is None or record.expires_at <= self._clock():
+            raise Expired("the run has expired")
+        outcome = _OUTCOME.validate_json(record.frame)
+        output = self._outputs.get(record.id)
+        if output is not None:
+            outcome = outcome.model_copy(update={"output": output})
+        run = Run(run_id=record.run_id, key=record.id, nonce=record.nonce, bound={}, state=record.state)
+        run.outcome = outcome
+        run.ended.set()
+        return run
+
+    async def _work(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting and not self._closing:
+                await self._decode(self._waiting.popleft())
+
+    async def _decode(self, run: Run) -> None:
+        assert run.request is not None  # noqa: S101 - for the type checker: it has not ended
+        loop = asyncio.get_running_loop()
+        self._running = run
+        self._started_at = loop.time()
+        run.state = State.RUNNING
+        run.progress = ProgressFrame(run_id=run.run_id, phase="starting", done=0, total=run.request.n)
+        log.info("run started", extra={"data": {"run_id": run.run_id}})
+
+        def on_progress(event: ProgressEvent) -> None:
+            run.progress = ProgressFrame(
+                run_id=run.run_id, phase=event.phase, done=event.done, total=event.total
+            )
+
+        outcome: Outcome
+        try:
+            self._store.start(run.key)
+            event = await self._worker.run(
+                run.run_id, run.request.model_dump(), deadline=run.deadline, on_progress=on_progress
+            )
+            outcome = _result(run, event)
+        except AgentError as exc:
+            outcome = failed(run.run_id, exc)
+        except Exception:
+            log.exception("unexpected error", extra={"data": {"run_id": run.run_id}})
+            outcome = failed(run.run_id, AgentError("the agent failed while the run was decoded"))
+        self._durations.append(loop.time() - self._started_at)
+        self._end(run, outcome)
+
+    def _end(self, run: Run, outcome: Outcome) -> None:
+        """Remember how a run ended, then tell whoever watches it."""
+        ok = isinstance(outcome, ResultFrame)
+        run.state = State.FINISHED if ok else State.FAILED
+        run.request = None
+        now = self._clock()
+        kept = outcome
+        if isinstance(outcome, ResultFrame) and outcome.output is not None:
+            self._outputs[run.key] = outcome.output
+            asyncio.get_running_loop().call_later(self._expiry_s, self._outputs.pop, run.key, None)
+            kept = outcome.model_copy(update={"output": None})
+        try:
+            self._store.finish(run.key, run.state, encode(kept), now, now + self._expiry_s)
+        except SpecdecError as exc:
+            log.error("outcome not kept", extra={"data": {"run_id": run.run_id, "cause": exc.cause}})
+        if run is self._running:
+            self._running = None
+        elif run in self._waiting:
+            self._waiting.remove(run)
+        self._live.pop(run.key, None)
+        run.outcome = outcome
+        run.ended.set()
+        code = "OK" if isinstance(outcome, ResultFrame) else outcome.code
+        log.info("run ended", extra={"data": {"run_id": run.run_id, "code": code}})
+
+    def _give_up_waiting(self, run: Run) -> None:
+        if run in self._waiting:
+            self._end(run, failed(run.run_id, DeadlineExceeded("the deadline passed while the run waited")))
+
+    def _retry_after(self) -> float:
+        """Return in how many seconds a place in the queue can be expected."""
+        usual = statistics.median(self._durations) if self._durations else FIRST_GUESS_S
+        gone = asyncio.get_running_loop().time() - self._started_at if self._running is not None else 0.0
+        return round(max(1.0, usual - gone), 1)
+
+
+def failed(run_id: str | None, error: SpecdecError) -> FailedFrame:
+    """Return the frame that tells of an error."""
+    code = ErrorCode(error.code) if error.code in set(ErrorCode) else ErrorCode.INTERNAL
+    if isinstance(error, Busy):
+        return FailedFrame(run_id=run_id, code=code, detail=str(error), retry_after=error.retry_after)
+    return FailedFrame(run_id=run_id, code=code, detail=str(error))
+
+
+def _digest_text(bound: dict[str, Any]) -> str:
+    return base64.urlsafe_b64encode(request_digest(bound)[:PART_BYTES]).rstrip(b"=").decode()
+
+
+def _result(run: Run, event: ResultEvent) -> ResultFrame:
+    """Return the result frame of a run.
+
+    Raises:
+        AgentError: What the worker measured does not have the right form.
+    """
+    try:
+        frame = ResultFrame.model_validate(
+            {
+                "run_id": run.run_id,
+                "nonce": run.nonce,
+                "measurement": event.measurement,
+                "energy": ENERGY.model_dump(),
+                "output_sha3_256": event.output_sha3_256,
+                "attestation": None,
+                "output": None,
+                "request": run.bound,
+            }
+        )
+        encode(frame)
+    except ValidationError as exc:
+        raise AgentError(f"the decode worker's result is not valid: {explain(exc)}") from None
+    except WireError as exc:
+        raise AgentError(f"the decode worker's result is not valid: {exc.cause}") from None
+    if not run.bound["include_output"]:
+        return frame
+    full = frame.model_copy(update={"output": event.output})
+    try:
+        encode(full)
+    except WireError:
+        log.warning("output left out, as it does not fit a frame", extra={"data": {"run_id": run.run_id}})
+        return frame
+    return full
