@@ -1,4 +1,4 @@
-"""What the agent and its decode worker say to each other: one JSON object a line, on the worker's standard pipes.
+"""What the agent and its decode worker say to each other: one JSON object a line, on its standard pipes.
 
 The agent sends operations, the worker answers with events. This module only turns them into lines and back.
 """

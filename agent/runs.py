@@ -1,7 +1,7 @@
 """The life of runs: a bounded queue, one decode at a time, each ID run at most once.
 
-`RunManager` knows nothing of websockets and processes. It is asked in frames of the wire protocol and answers with
-`Run` objects, which anyone may watch; it decodes through a `agent.supervisor.Worker`.
+`RunManager` knows nothing of websockets and processes. It is asked in frames of the wire protocol and answers
+with `Run` objects, which anyone may watch; it decodes through an `agent.supervisor.Worker`.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,6 +85,17 @@ class Run:
     outcome: Outcome | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
+    async def ends_within(self, seconds: float) -> bool:
+        """Wait for the run to be over, but not longer than that; return whether it is."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.ended.wait()
+        return self.ended.is_set()
+
+    def report(self, phase: str, done: int, total: int) -> None:
+        """Take a sign of progress."""
+        self.progress = ProgressFrame(run_id=self.run_id, phase=phase, done=done, total=total)
+
 
 class RunManager:
     """Takes runs, queues them, has them decoded, and remembers how they ended."""
@@ -140,7 +152,7 @@ class RunManager:
         """
         self._closing = True
         if self._running is not None:
-            await asyncio.wait({asyncio.create_task(self._running.ended.wait())}, timeout=grace_s)
+            await self._running.ends_within(grace_s)
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -198,6 +210,7 @@ class RunManager:
             request=frame.request,
             deadline=loop.time() + min(frame.deadline_s, self._max_deadline_s),
         )
+        run.report("queued", 0, frame.request.n)
         self._live[key] = run
         self._waiting.append(run)
         self._wake.set()
@@ -237,7 +250,7 @@ class RunManager:
         """Return the frame that says how a run is doing."""
         if run.outcome is not None:
             return run.outcome
-        if run.progress is not None:
+        if run.progress is not None and run.state is not State.QUEUED:
             return run.progress
         return AcceptedFrame(run_id=run.run_id, position=self.position(run))
 
@@ -283,13 +296,11 @@ class RunManager:
         self._running = run
         self._started_at = loop.time()
         run.state = State.RUNNING
-        run.progress = ProgressFrame(run_id=run.run_id, phase="starting", done=0, total=run.request.n)
+        run.report("starting", 0, run.request.n)
         log.info("run started", extra={"data": {"run_id": run.run_id}})
 
         def on_progress(event: ProgressEvent) -> None:
-            run.progress = ProgressFrame(
-                run_id=run.run_id, phase=event.phase, done=event.done, total=event.total
-            )
+            run.report(event.phase, event.done, event.total)
 
         outcome: Outcome
         try:
@@ -308,8 +319,7 @@ class RunManager:
 
     def _end(self, run: Run, outcome: Outcome) -> None:
         """Remember how a run ended, then tell whoever watches it."""
-        ok = isinstance(outcome, ResultFrame)
-        run.state = State.FINISHED if ok else State.FAILED
+        run.state = State.FINISHED if isinstance(outcome, ResultFrame) else State.FAILED
         run.request = None
         now = self._clock()
         kept = outcome

@@ -1,4 +1,4 @@
-"""The agent's websocket: who may connect, what each frame is answered with, and nothing about how runs are made."""
+"""The agent's websocket: who may connect and what each frame is answered with, not how runs are made."""
 
 import asyncio
 import hmac
@@ -14,7 +14,6 @@ from websockets.protocol import State
 from websockets.typing import Subprotocol
 
 from agent.capability import CapabilityWatch
-from agent.errors import AgentError
 from agent.runs import Run, RunManager, failed
 from shared.errors import SpecdecError
 from shared.wire import (
@@ -24,9 +23,7 @@ from shared.wire import (
     AgentFrame,
     CancelFrame,
     ClientFrame,
-    FailedFrame,
     ProbeFrame,
-    ProgressFrame,
     RunFrame,
     StatusFrame,
     WireError,
@@ -206,22 +203,13 @@ class _Session:
 
     async def _send_until_ended(self, run: Run, with_progress: bool) -> None:
         now = asyncio.get_running_loop().time
-        shown: ProgressFrame | None = None
-        shown_at = now()
+        shown, shown_at = run.progress, now()
         with suppress(ConnectionClosed):
-            while not await _set_within(run.ended, self._tick_s):
-                if not with_progress:
-                    continue
-                progress = run.progress or ProgressFrame(run_id=run.run_id, phase="queued", done=0, total=0)
-                if progress != shown and progress is run.progress or now() - shown_at >= self._keepalive_s:
+            while not await run.ends_within(self._tick_s):
+                progress = run.progress
+                due = progress != shown or now() - shown_at >= self._keepalive_s
+                if with_progress and progress is not None and due:
                     await self.send(progress)
                     shown, shown_at = progress, now()
             if run.outcome is not None:
                 await self.send(run.outcome)
-
-
-async def _set_within(event: asyncio.Event, seconds: float) -> bool:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    return event.is_set()

@@ -29,7 +29,7 @@ def _default_threads() -> int:
 
 
 class AgentSettings(BaseModel):
-    """Everything that can be set; a flag ``--some-name`` and a variable ``SPECDEC_SOME_NAME`` mean the same field.
+    """Everything that can be set: the variable ``SPECDEC_SOME_NAME`` and the flag ``--some-name`` are one field.
 
     Attributes:
         host: Address to listen on.

@@ -6,8 +6,8 @@ A row goes through these states::
        │         │      └── failed ────┼── expired ── (deleted)
        └─────────┴──────── lost ───────┘
 
-``lost`` is what a queued or running row becomes when an agent starts and finds it: its run died with the agent
-before. ``expired`` is a row whose content is gone and whose ID is still known, so that it is not run again.
+``lost`` is what a queued or running row becomes when an agent starts and finds it: its run died with the last
+agent. ``expired`` is a row whose content is gone and whose ID is still known, so that it is not run again.
 
 Calls block until the disk has made a change durable (milliseconds): there are three small ones a run.
 """

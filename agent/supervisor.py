@@ -1,8 +1,8 @@
 """Owns the decode worker: starts it when needed, talks to it, and sees to it that it ends.
 
-Whatever goes wrong (death, silence, nonsense, a cancel or a deadline it does not heed) leads to the same end: the
-process is killed, its exit is awaited, and the operation fails with the first reason there was. The next operation
-starts a fresh worker.
+Whatever goes wrong (death, silence, nonsense, a cancel or a deadline it does not heed) leads to the same end:
+the process is killed, its exit is awaited, and the operation fails with the first reason there was. The next
+operation starts a fresh worker.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from agent.pipe import (
 log = logging.getLogger(__name__)
 
 GENTLE_CODES = frozenset({"NO_PAIR", "BAD_REQUEST", "CANCELLED", "DEADLINE"})
-"""Failures after which the worker is as good as before; after any other it is replaced, which frees all memory."""
+"""Failures that leave the worker as good as before; after any other a new one gets its memory."""
 
 LOGGED_LINES = 200
 LOGGED_CHARS = 500
@@ -134,11 +134,12 @@ class Child:
         """Kill it for a reason; the first reason given counts."""
         if self._verdict is None:
             self._verdict = verdict
-        self._kill()
+        if self._process.returncode is None:
+            self._kill()
 
     async def end(self, grace: float = 0.0) -> AgentError:
-        """Let it go, kill it if it has not gone within `grace` seconds, await its exit, and return why it ended."""
-        assert self._process.stdin is not None and self._process.stdout is not None  # noqa: S101 - pipes, as above
+        """Let it go, kill it if it has not gone within the grace, await its exit, and return why it ended."""
+        assert self._process.stdin is not None and self._process.stdout is not None  # noqa: S101 - as above
         self._process.stdin.close()
         # `wait` returns only when the pipes are empty, too: what is left in them must be read.
         rest = asyncio.create_task(_discard(self._process.stdout))
@@ -209,6 +210,7 @@ class Supervisor:
         self._turn = asyncio.Lock()
         self._child: Child | None = None
         self._run_id: str | None = None
+        self._runner: Child | None = None
         self._cancelled = False
 
     @property
@@ -259,9 +261,11 @@ class Supervisor:
                 late = DeadlineExceeded("the decode worker did not heed the deadline")
                 killer = loop.call_at(deadline + self._grace_s, child.kill, late)
                 op = RunOp(run_id=run_id, request=request, deadline_s=deadline - loop.time())
+                self._runner = child
                 try:
                     event = await self._converse(child, op, on_progress)
                 finally:
+                    self._runner = None
                     killer.cancel()
                     child.forget()
                 assert isinstance(event, ResultEvent)  # noqa: S101 - for the type checker
@@ -274,21 +278,18 @@ class Supervisor:
         if run_id != self._run_id or self._cancelled:
             return
         self._cancelled = True
-        if self._child is not None:
-            self._child.post(CancelOp(run_id=run_id))
-            verdict = Cancelled("the run was cancelled, and its worker killed as it did not heed that")
-            asyncio.get_running_loop().call_later(
-                self._grace_s, self._kill_if_current, run_id, self._child, verdict
-            )
+        if self._runner is not None:
+            self._runner.post(CancelOp(run_id=run_id))
+            asyncio.get_running_loop().call_later(self._grace_s, self._kill_runner_of, run_id)
 
     async def close(self) -> None:
         """End the worker, whatever it is doing, and await its exit."""
         if self._child is not None:
             await self._retire(self._child)
 
-    def _kill_if_current(self, run_id: str, child: Child, verdict: AgentError) -> None:
-        if self._run_id == run_id:
-            child.kill(verdict)
+    def _kill_runner_of(self, run_id: str) -> None:
+        if self._run_id == run_id and self._runner is not None:
+            self._runner.kill(Cancelled("the run was cancelled, and its worker killed as it did not stop"))
 
     async def _ready(self) -> Child:
         if self._child is not None and not self._child.usable:
@@ -300,7 +301,7 @@ class Supervisor:
     async def _converse(
         self, child: Child, op: PairOp | RunOp, on_progress: Progress
     ) -> PairEvent | ResultEvent:
-        """Send an operation and return its last event; on any failure that is the worker's, end the worker."""
+        """Send an operation and return its last event; end the worker if it is to blame for a failure."""
         gentle = False
         try:
             child.post(op)

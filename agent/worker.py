@@ -1,7 +1,7 @@
 """The decode worker: the agent's child process, and the only place where llama.cpp is loaded.
 
-It reads operations from stdin and writes events to stdout (`agent.pipe`). It lives no longer than its parent: a
-thread waits at stdin, and when that ends, so does the process, in the middle of a decode if need be.
+It reads operations from stdin and writes events to stdout (`agent.pipe`). It lives no longer than its parent:
+a thread waits at stdin, and when that ends, so does the process, in the middle of a decode if need be.
 """
 
 import argparse
@@ -49,7 +49,7 @@ REPORT_S = 0.2
 
 LOAD_PATIENCE_S = 300.0
 STEP_PATIENCE_S = 60.0
-"""How long a phase may go without progress before the signs of life stop: reading gigabytes, and everything else."""
+"""How long the work may give no sign before the signs of life stop: in a slow phase, and in any other."""
 
 SLOW_PHASES = frozenset({"pair", "loading"})
 
@@ -125,8 +125,8 @@ class LlamaEngine:
 class Pulse:
     """Tells the agent that work goes on, and stops telling when it no longer does.
 
-    A thread repeats the last progress every `BEAT_S`. It must not hide a hang, so it falls silent once the work itself
-    has given no sign for the patience of its phase; the agent then finds the worker hung.
+    A thread repeats the last progress every `BEAT_S`. It must not hide a hang, so it falls silent once the
+    work itself has given no sign for the patience of its phase; the agent then finds the worker hung.
     """
 
     def __init__(self, send: Callable[[Event], None], clock: Callable[[], float] = time.monotonic) -> None:
@@ -236,7 +236,7 @@ class Worker:
     def _run(self, op: RunOp) -> ResultEvent:
         deadline = time.monotonic() + op.deadline_s
         with self.pulse.busy(op.run_id, "loading", int(op.request["n"])):
-            # A pair found before is kept until the agent asks again: choosing one may mean reading whole files.
+            # A pair found before is kept until the agent asks again: choosing may mean reading whole files.
             if self._choice is None or not self._choice.found:
                 self._choice = self._engine.choose()
                 self._send(_pair_event(self._choice))
