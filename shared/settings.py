@@ -8,7 +8,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from shared.errors import SpecdecError
-from shared.schemas import problems
+from shared.models import problems
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -18,9 +18,10 @@ from shared.canonical import CanonicalError, canonical_bytes, sha3_256_hex
 from shared.checks import check_measurement
 from shared.curve import CurveError, accounting_modeled, expected_speedup
 from shared.dsse import DsseError, open_envelope, statement, strict_base64, verify_envelope
+from shared.models import Reported, explain
 from shared.receipts import DIGEST_ALG
 from shared.runid import PART_BYTES, RunIdError, request_digest, split
-from shared.schemas import Energy, Measurement, Reported, explain
+from shared.schemas import Energy, Measurement
 
 Status = Literal["ok", "failed", "warning", "skipped"]
 

@@ -14,20 +14,9 @@ from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
 from shared.canonical import CanonicalError, strict_loads
 from shared.errors import SpecdecError
+from shared.models import Model, explain
 from shared.runid import RUN_ID_PATTERN
-from shared.schemas import (
-    Capability,
-    Count,
-    Energy,
-    Hex64,
-    Line,
-    Measurement,
-    Model,
-    Name,
-    Positive,
-    RunRequest,
-    explain,
-)
+from shared.schemas import Capability, Count, Energy, Hex64, Line, Measurement, Name, Positive, RunRequest
 
 SUBPROTOCOL: Final = "specdec.v1"
 MAX_FRAME: Final = 256 * 1024  # bytes of UTF-8

@@ -1,0 +1,276 @@
+"""The `specdec` command: ask the service, check a receipt. Every number is printed with its label.
+
+Exit codes: 0 done (for `verify`: no check failed), 1 the service or a check failed, 2 bad input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from shared import labels
+from shared.canonical import CanonicalError, strict_loads
+from shared.client import Specdec
+from shared.dsse import DsseError, load_keys
+from shared.errors import SpecdecError
+from shared.models import one_line, printable
+from shared.schemas import MAX_PROMPT_BYTES
+from shared.verify import verify_receipt
+
+MAX_FILE: Final = 8 * 1024 * 1024  # bytes of a receipt or key file
+
+_RUN_FIELDS: Final[dict[str, dict[str, Any]]] = {
+    "k": {"type": int, "help": "draft tokens per step, 1 to 16"},
+    "n": {"type": int, "help": "draft-then-verify steps to measure, 1 to 500"},
+    "temperature": {"type": float, "help": "0 (greedy) to 2"},
+    "top_p": {"type": float, "help": "above 0, at most 1 (off)"},
+    "top_k": {"type": int, "help": "0 (off) to 1000"},
+    "seed": {"type": int, "help": "0 to 2^53-1"},
+    "chat": {"action": "store_true", "help": "apply the target's chat template"},
+    "ignore_eos": {"action": "store_true", "help": "go on past end-of-text"},
+    "include_output": {"action": "store_true", "help": "return the text beside the receipt"},
+}
+
+
+class InputError(SpecdecError):
+    """A file or an argument cannot be used."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code; bad options exit with 2 as argparse does."""
+    args = _parser().parse_args(argv)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that cannot print a character must not end the run
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        return int(args.command(args))
+    except SpecdecError as error:
+        print(f"specdec: {error}", file=sys.stderr)
+        return 2 if error.code == "BAD_INPUT" else 1
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="specdec", description="Does speculative decoding pay, and is it so?"
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    online = argparse.ArgumentParser(add_help=False)
+    online.add_argument(
+        "--url",
+        default=os.environ.get("SPECDEC_URL") or labels.PUBLIC_BASE,
+        help=f"the service (default: $SPECDEC_URL or {labels.PUBLIC_BASE})",
+    )
+    online.add_argument(
+        "--timeout", type=float, default=120.0, help="seconds for the whole call (default: 120)"
+    )
+    online.add_argument("--json", action="store_true", help="print the answer as JSON")
+
+    health = commands.add_parser("health", parents=[online], help="what the service can do now")
+    health.set_defaults(command=_health)
+
+    curve = commands.add_parser("curve", parents=[online], help="the modeled curve")
+    curve.add_argument("--k", type=int, help="draft tokens per step, 0 to 64")
+    curve.add_argument("--cost-ratio", type=float, help="draft step / target pass, 0 to 10")
+    curve.add_argument("--alpha", type=float, action="append", help="acceptance rate, 0 to 1; may repeat")
+    curve.add_argument("--verify-cost", type=float, help="pass over k+1 tokens / over one, 1 to 100")
+    curve.set_defaults(command=_curve)
+
+    run = commands.add_parser("run", parents=[online], help="measure on the tower, or say why not")
+    run.add_argument("prompt", help="the prompt, or - to read it from standard input as it is")
+    for field, options in _RUN_FIELDS.items():
+        run.add_argument(f"--{field.replace('_', '-')}", default=None, **options)
+    run.add_argument("--wait", type=float, help="seconds the service should wait before it asks us to poll")
+    run.add_argument("--out", type=Path, metavar="FILE", help="save the receipt (without salt and output)")
+    run.set_defaults(command=_run)
+
+    verify = commands.add_parser("verify", help="check a receipt offline")
+    verify.add_argument("receipt", help="the receipt's file, or - for standard input")
+    verify.add_argument(
+        "--key", type=Path, metavar="PEM", help="trusted public keys: PEM or a saved /keys answer"
+    )
+    verify.add_argument("--require-signature", action="store_true", help="fail unless a trusted key signed")
+    verify.add_argument("--json", action="store_true", help="print the report as JSON")
+    verify.set_defaults(command=_verify)
+    return parser
+
+
+def _health(args: argparse.Namespace) -> int:
+    with Specdec(args.url, args.timeout) as service:
+        answer = service.health()
+    if not args.json:
+        pair = answer.get("same_family_pair")
+        pair = pair if isinstance(pair, dict) else {}
+        names = f"{pair.get('draft')} -> {pair.get('target')}, " if pair.get("found") is True else ""
+        _rows(
+            ("status", answer.get("status")),
+            ("label", answer.get("label")),
+            ("same-family pair", f"{names or 'none, '}{pair.get('reason')}"),
+            ("measured run possible", "yes" if answer.get("measured_run_possible") is True else "no"),
+        )
+    return _print_json(args, answer)
+
+
+def _curve(args: argparse.Namespace) -> int:
+    params = {name: getattr(args, name) for name in ("k", "cost_ratio", "alpha", "verify_cost")}
+    with Specdec(args.url, args.timeout) as service:
+        receipt = service.curve(**{name: value for name, value in params.items() if value is not None})
+    if not args.json:
+        _rows(("label", receipt["payload"]["label"]), *_modeled_rows(receipt), *_receipt_rows(receipt))
+    return _print_json(args, receipt)
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.out is not None and (args.out.is_dir() or not args.out.parent.is_dir()):
+        raise InputError(
+            "BAD_INPUT", "--out must name a file in a folder that exists"
+        )  # before the run, not after
+    prompt = _text(_read("-", MAX_PROMPT_BYTES + 1)) if args.prompt == "-" else args.prompt
+    fields = {name: getattr(args, name) for name in _RUN_FIELDS}
+    with Specdec(args.url, args.timeout) as service:
+        receipt = service.run(
+            prompt, wait=args.wait, **{name: value for name, value in fields.items() if value is not None}
+        )
+    if args.out is not None:
+        shareable = {name: value for name, value in receipt.items() if name not in ("prompt_salt", "output")}
+        try:
+            args.out.write_text(json.dumps(shareable, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise InputError("BAD_INPUT", f"--out cannot be written: {error.strerror}") from None
+    if not args.json:
+        payload = receipt["payload"]
+        rows = _measured_rows(payload) if "measurement" in payload else _roadmap_rows(payload)
+        _rows(("label", payload["label"]), *rows, *_modeled_rows(receipt), *_receipt_rows(receipt))
+        if "prompt_salt" in receipt:
+            _rows(
+                ("prompt salt", f"{receipt['prompt_salt']} (yours alone: proves, and can betray, the prompt)")
+            )
+        if isinstance(receipt.get("output"), str):
+            print("\n" + "\n".join(map(printable, receipt["output"].splitlines())))
+    return _print_json(args, receipt)
+
+
+def _verify(args: argparse.Namespace) -> int:
+    pem = None if args.key is None else _read(str(args.key), MAX_FILE)
+    try:
+        if pem is not None:
+            load_keys(pem)
+        receipt = strict_loads(_read(args.receipt, MAX_FILE))
+    except (DsseError, CanonicalError) as error:
+        raise InputError("BAD_INPUT", error.cause, error.remedy) from None
+    if not isinstance(receipt, dict):
+        raise InputError("BAD_INPUT", "the receipt is not a JSON object")
+    report = verify_receipt(receipt, key_pem=pem, require_signature=args.require_signature)
+    if not args.json:
+        for check in report.checks:
+            print(f"{check.status:8} {check.name:12} {one_line(check.detail)}")
+        unchecked = sum(check.status == "warning" for check in report.checks)
+        print("FAILED" if not report.ok else f"OK, with {unchecked} warning(s)" if unchecked else "OK")
+    _print_json(args, report.to_dict())
+    return 0 if report.ok else 1
+
+
+def _measured_rows(payload: dict[str, Any]) -> list[tuple[str, Any]]:
+    m = payload["measurement"]
+    rate, interval = payload["accepted_rate"], m["accepted_rate_ci95"]
+    speedup, energy, verdict = payload["speedup_measured"], payload["energy"], m["verdict"]
+    rows: list[tuple[str, Any]] = [
+        ("run", payload.get("run_id")),
+        ("models", f"{payload['draft_model']} -> {payload['target_model']}"),
+        ("steps", f"n={payload['n']} of {m['n_requested']}, k={payload['k']} ({labels.MEASURED})"),
+    ]
+    if rate is None:
+        rows.append(("accepted rate", f"{labels.UNAVAILABLE} (no draft token was examined)"))
+    else:
+        low, high = interval
+        rows.append(("accepted rate", f"{rate} ({labels.MEASURED}, 95 % interval {low:.4f} to {high:.4f})"))
+    rows.append(("tokens per step", f"{payload['mean_accepted_len']} ({labels.MEASURED})"))
+    rows.append(("speedup, modeled", _number(payload["speedup_modeled"], labels.MODELED)))
+    if isinstance(speedup, dict):
+        low, high = speedup["ci95"]
+        detail = f"{labels.MEASURED}, 95 % interval {low:.4f} to {high:.4f}, {speedup['pairs']} pairs"
+        rows.append(("speedup, measured", f"{speedup['median']:.4f} ({detail})"))
+    else:
+        rows.append(("speedup, measured", labels.UNAVAILABLE))
+    if energy["label"] == labels.MEASURED:
+        joules = energy["joules_per_token"]
+        for way in ("speculative", "target_only"):
+            rows.append((f"J/token, {way}", _number(joules.get(way), labels.MEASURED)))
+    else:
+        rows.append(("energy", f"{labels.UNAVAILABLE} ({energy.get('reason') or energy['code']})"))
+    rows.append(("output unchanged", payload["quality_delta"]["label"]))
+    rows.append(("verdict", "valid" if verdict["valid"] else "not valid: " + ", ".join(verdict["reasons"])))
+    return rows
+
+
+def _roadmap_rows(payload: dict[str, Any]) -> list[tuple[str, Any]]:
+    roadmap = payload.get("roadmap")
+    roadmap = roadmap if isinstance(roadmap, dict) else {}
+    runbook = roadmap.get("runbook")
+    steps = runbook if isinstance(runbook, list) else [] if runbook is None else [runbook]
+    rows = [("measured", payload.get("measured")), ("why", roadmap.get("reason"))]
+    return rows + [("what to do" if not i else "", step) for i, step in enumerate(steps)]
+
+
+def _modeled_rows(receipt: dict[str, Any]) -> list[tuple[str, Any]]:
+    block = receipt["payload"]["accounting_modeled"]
+    tokens = block.get("expected_tokens_per_step_at_alpha", {})
+    rows = [("curve", f"k={block['k']}, cost_ratio={block.get('cost_ratio')}, v={block.get('verify_cost')}")]
+    for alpha, speedup in block["expected_speedup_at_alpha"].items():
+        count = _number(tokens.get(alpha), labels.MODELED)
+        rows.append((f"at alpha {alpha}", f"speedup {speedup} ({labels.MODELED}), tokens per step {count}"))
+    return rows
+
+
+def _receipt_rows(receipt: dict[str, Any]) -> list[tuple[str, Any]]:
+    signed = (
+        "signed, not checked here: specdec verify --key" if receipt["signature"]["signed"] else "unsigned"
+    )
+    return [("receipt", f"sha3-256 {receipt['payload_sha3_256']} (verified)"), ("signature", signed)]
+
+
+def _number(value: Any, label: str) -> str:
+    return labels.UNAVAILABLE if value is None else f"{value} ({label})"
+
+
+def _rows(*rows: tuple[str, Any]) -> None:
+    for name, value in rows:
+        print(f"{name:22} {one_line(str(value))}")
+
+
+def _print_json(args: argparse.Namespace, answer: dict[str, Any]) -> int:
+    if args.json:
+        print(json.dumps(answer, indent=2, ensure_ascii=False))
+    return 0
+
+
+def _read(name: str, limit: int) -> bytes:
+    try:
+        if name == "-":
+            data = sys.stdin.buffer.read(limit + 1)
+        else:
+            with Path(name).open("rb") as file:
+                data = file.read(limit + 1)
+    except (OSError, ValueError) as error:  # ValueError: a name with NUL
+        reason = error.strerror if isinstance(error, OSError) else "it is no file name"
+        raise InputError("BAD_INPUT", f"a file cannot be read: {reason}") from None
+    if len(data) > limit:
+        raise InputError("BAD_INPUT", f"the input is larger than {limit} bytes")
+    return data
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InputError("BAD_INPUT", "the prompt is not UTF-8") from None
