@@ -163,7 +163,7 @@ class Runs:
         Raises:
             Problem: 404 for an id that is not ours, 410 for a run the tower lost, 503 without a tower.
         """
-        return self._ask(run_id, StatusFrame(run_id=run_id), budget, wait_s=0.0)
+        return self._ask(StatusFrame, run_id, budget, wait_s=0.0)
 
     def cancel(self, run_id: str, budget: Deadline) -> Answer:
         """Cancel a run; one that has finished stays finished, and its receipt is the answer.
@@ -171,10 +171,10 @@ class Runs:
         Raises:
             Problem: As `status` does.
         """
-        return self._ask(run_id, CancelFrame(run_id=run_id), budget, wait_s=STATUS_TIMEOUT_S)
+        return self._ask(CancelFrame, run_id, budget, wait_s=STATUS_TIMEOUT_S)
 
     def _ask(
-        self, run_id: str, frame: StatusFrame | CancelFrame, budget: Deadline, *, wait_s: float
+        self, ask: type[StatusFrame | CancelFrame], run_id: str, budget: Deadline, *, wait_s: float
     ) -> Answer:
         if self._keys is None:
             raise Problem(503, "This edge has no run secret, so it cannot recognise run ids.")
@@ -185,7 +185,7 @@ class Runs:
         run = _Run(run_id, self._keys.nonce(run_id), digest, self._settings.k, {"run_id": run_id})
         return self._talk(
             run,
-            frame,
+            ask(run_id=run_id),
             accept_by=budget.sooner(STATUS_TIMEOUT_S),
             finish_by=budget.sooner(wait_s),
         )

@@ -43,7 +43,7 @@ class FaultKind(StrEnum):
     REFUSED = "TOWER_REFUSED"
     SILENT = "TOWER_SILENT"
     CLOSED = "TOWER_CLOSED"
-    GARBLED = "TOWER_GARBLED"
+    GARBLED = "REPLY_REFUSED"
 
 
 class TowerFault(Exception):
@@ -94,8 +94,9 @@ class TowerSession:
             raise TowerFault(FaultKind.GARBLED, "the tower sent a binary frame")
         try:
             return parse_agent_frame(text)
-        except WireError:
-            raise TowerFault(FaultKind.GARBLED, f"the tower sent a frame that is not {SUBPROTOCOL}") from None
+        except WireError as error:
+            reason = f"the tower sent a frame that is not {SUBPROTOCOL}: {error}"
+            raise TowerFault(FaultKind.GARBLED, reason) from None
 
 
 @dataclass(frozen=True)

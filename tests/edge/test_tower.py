@@ -1,0 +1,253 @@
+"""The run routes against towers that are down, slow, broken or hostile, over real sockets."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytest
+from websockets.sync.server import ServerConnection
+
+from tests.edge.fake_tower import (
+    FakeTower,
+    Script,
+    accepted,
+    black_hole,
+    closed_port,
+    honest,
+    progress,
+    result,
+    say,
+    says_nothing,
+)
+from tests.edge.support import (
+    PROMPT,
+    SCALE,
+    WAIT_S,
+    Client,
+    Reply,
+    assert_problem,
+    assert_roadmap,
+    client,
+)
+
+LIMIT_S = (WAIT_S + 2) * SCALE
+OTHER_ID = "AAECAwQFBgcICQoLDA0ODw.B_Vx99ym7EBC0RdGLOnSpw.U4FYwc3djsW6N5pU0MT9Cw"
+Frame = dict[str, Any]
+
+
+def sends(make: Callable[[Frame], Frame]) -> Script:
+    """Return a script that takes the run and then sends one made-up frame."""
+    return lambda _, ws, frame: say(ws, accepted(frame), make(frame))
+
+
+def sends_raw(data: str | bytes) -> Script:
+    """Return a script that takes the run and then sends something raw."""
+
+    def script(_: FakeTower, connection: ServerConnection, frame: Frame) -> None:
+        say(connection, accepted(frame))
+        connection.send(data)
+
+    return script
+
+
+def hangs_up(_: FakeTower, connection: ServerConnection, __: Frame) -> None:
+    """Close before having taken the run."""
+    connection.close()
+
+
+def hangs_up_in_the_middle(_: FakeTower, connection: ServerConnection, frame: Frame) -> None:
+    """Take the run, then vanish without a closing handshake."""
+    say(connection, accepted(frame), progress(frame))
+    connection.socket.shutdown(socket.SHUT_RDWR)
+
+
+def talks_without_pause(tower: FakeTower, connection: ServerConnection, frame: Frame) -> None:
+    """Send progress for ever and never a result."""
+    while not tower.stopped.is_set():
+        say(connection, progress(frame))
+
+
+def _assert_next_run_works(edge: Client, tower: FakeTower) -> None:
+    tower.script = honest
+    assert edge.run().payload["measured"] == "MEASURED"
+
+
+def _altered(**changes: Any) -> Callable[[Frame], Frame]:
+    return lambda frame: result(frame, **changes)
+
+
+def _with(**changes: Any) -> Callable[[Frame], Frame]:
+    return lambda frame: {**result(frame), **changes}
+
+
+def _other_request(frame: Frame) -> Frame:
+    altered = result(frame)
+    altered["request"]["n"] = 51
+    return altered
+
+
+FAULTS: list[tuple[str, Script, str]] = [
+    ("never answers", says_nothing, "TOWER_SILENT"),
+    ("hangs up", hangs_up, "TOWER_CLOSED"),
+    ("garbage", sends_raw("not json"), "REPLY_REFUSED"),
+    ("empty", sends_raw(""), "REPLY_REFUSED"),
+    ("deep", sends_raw("[" * 100_000), "REPLY_REFUSED"),
+    ("nan", sends_raw('{"type": "progress", "run_id": null, "done": NaN}'), "REPLY_REFUSED"),
+    ("binary", sends_raw(b"\x00\x01"), "REPLY_REFUSED"),
+    ("oversize", sends_raw("x" * 300_000), "REPLY_REFUSED"),
+    ("unknown type", sends_raw('{"type": "hello"}'), "REPLY_REFUSED"),
+    ("client frame", sends_raw('{"type": "probe"}'), "REPLY_REFUSED"),
+    ("capability", sends_raw(json.dumps({"type": "capability"})), "REPLY_REFUSED"),
+    ("other run", sends(lambda frame: {**progress(frame), "run_id": OTHER_ID}), "REPLY_REFUSED"),
+    ("other result", sends(_with(run_id=OTHER_ID)), "REPLY_REFUSED"),
+    ("other nonce", sends(_with(nonce="0" * 64)), "REPLY_REFUSED"),
+    ("other request", sends(_other_request), "REPLY_REFUSED"),
+    ("output not asked for", sends(_with(output="text")), "REPLY_REFUSED"),
+    ("histogram", sends(_altered(acceptance_histogram=[15, 8, 8, 7, 13])), "REPLY_REFUSED"),
+    ("rate", sends(_altered(accepted_rate=0.99)), "REPLY_REFUSED"),
+    ("emitted", sends(_altered(emitted=250, mean_accepted_len=5.0)), "REPLY_REFUSED"),
+    ("other k", sends(_altered(k_requested=5)), "REPLY_REFUSED"),
+    ("other n", sends(_altered(n_requested=60)), "REPLY_REFUSED"),
+    ("interval", sends(_altered(accepted_rate_ci95=[0.8, 0.9])), "REPLY_REFUSED"),
+    ("bool as count", sends(_altered(n=True)), "REPLY_REFUSED"),
+    ("negative count", sends(_altered(accepted=-1)), "REPLY_REFUSED"),
+    (
+        "speedup of 0",
+        sends(_altered(tokens_per_second={"speculative": 0, "target_only": 1})),
+        "REPLY_REFUSED",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [fault[1:] for fault in FAULTS], ids=[fault[0] for fault in FAULTS]
+)
+def test_bad_tower_gives_an_honest_receipt(script: Script, code: str) -> None:
+    """No misbehaving tower gets a measurement into a receipt, or a later run into trouble."""
+    with FakeTower(script) as tower:
+        edge = client(tower.url)
+        reply = edge.run()
+        assert reply.status == 200
+        payload = assert_roadmap(reply, code)
+        assert reply.seconds < LIMIT_S
+        assert payload["run_id"] == tower.frames[0]["run_id"]
+        _assert_next_run_works(edge, tower)
+
+
+@pytest.mark.parametrize("script", [hangs_up_in_the_middle, talks_without_pause])
+def test_run_that_was_taken_is_still_running(script: Script) -> None:
+    """Once the tower has taken a run, a lost connection or endless talk is a 202, not a failure."""
+    with FakeTower(script) as tower:
+        edge = client(tower.url)
+        reply = edge.run()
+        assert reply.status == 202
+        assert_roadmap(reply, "RUNNING")
+        assert reply.seconds < LIMIT_S
+        _assert_next_run_works(edge, tower)
+
+
+def test_refused_checks_are_named() -> None:
+    """The receipt says which check the reply failed."""
+    with FakeTower(sends(_altered(accepted_rate=0.99))) as tower:
+        payload = client(tower.url).run().payload
+    assert "accepted_rate" in payload["roadmap"]["reason"]
+
+
+def test_refused_token_is_said() -> None:
+    """A tower that answers 401 gives a receipt that names the token as the cause."""
+    with FakeTower(token="another") as tower:
+        edge = client(tower.url)
+        reply = edge.run()
+        assert "token" in assert_roadmap(reply, "TOWER_REFUSED")["roadmap"]["reason"]
+        assert reply.status == 200
+        assert edge.get("/health").json["same_family_pair"]["reason"] == "the tower refused the edge's token"
+        tower.token = "a-tower-token"
+        _assert_next_run_works(edge, tower)
+
+
+def test_other_subprotocol_is_said() -> None:
+    """A websocket server that does not agree on the subprotocol is not a tower."""
+    with FakeTower(speaks="chat") as tower:
+        assert_roadmap(client(tower.url).run(), "REPLY_REFUSED")
+
+
+@pytest.mark.parametrize(
+    ("place", "code"),
+    [
+        (lambda: nullcontext(closed_port()), "TOWER_UNREACHABLE"),
+        (black_hole, "TOWER_SILENT"),
+        (lambda: nullcontext("ws://tower.invalid/specdec"), "TOWER_UNREACHABLE"),
+        (lambda: nullcontext(closed_port().replace("ws:", "wss:")), "TOWER_UNREACHABLE"),
+    ],
+    ids=["refused", "black hole", "no such name", "refused with TLS"],
+)
+def test_tower_that_is_down_gives_an_honest_receipt(
+    place: Callable[[], AbstractContextManager[str]], code: str
+) -> None:
+    """Without a tower /run still answers in time with the modeled numbers; only the run routes are 503."""
+    with place() as url:
+        edge = client(url)
+        reply = edge.run()
+        run_id = reply.payload["run_id"]
+        fetched = edge.get(f"/runs/{run_id}")
+        cancelled = edge.delete(f"/runs/{run_id}")
+    assert reply.status == 200
+    assert reply.seconds < LIMIT_S
+    payload = assert_roadmap(reply, code)
+    assert payload["accounting_modeled"]["expected_speedup_at_alpha"] == {
+        "0.5": 1.0764,
+        "0.7": 1.5406,
+        "0.9": 2.2751,
+    }
+    for answer in (fetched, cancelled):
+        assert_problem(answer, 503)
+        assert int(answer.headers["Retry-After"]) > 0
+
+
+def _answer_http(listener: socket.socket, response: bytes) -> None:
+    with listener.accept()[0] as connection:
+        connection.recv(65536)
+        connection.sendall(response)
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 302 Found\r\nLocation: ws://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"",
+    ],
+)
+def test_server_that_is_no_websocket_is_unreachable(response: bytes) -> None:
+    """Proxy errors and other protocols are no tower, and no redirect is followed with the token."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=_answer_http, args=(listener, response))
+        thread.start()
+        reply = client(f"ws://127.0.0.1:{listener.getsockname()[1]}/specdec").run()
+        thread.join()
+    assert_roadmap(reply, "TOWER_UNREACHABLE")
+
+
+def test_prompt_never_reaches_the_logs(caplog: pytest.LogCaptureFixture) -> None:
+    """Not even with every logger at DEBUG, on success or failure."""
+    replies: list[Reply] = []
+    with caplog.at_level(logging.DEBUG), FakeTower() as tower:
+        edge = client(tower.url)
+        replies.append(edge.run(include_output=True))
+        for script in (sends(_altered(n=3)), sends_raw(PROMPT), hangs_up):
+            tower.script = script
+            replies.append(edge.run())
+        replies.append(edge.post({"prompt": PROMPT, "k": 99}))
+    assert [reply.status for reply in replies] == [200, 200, 200, 200, 422]
+    edge_logs = "\n".join(
+        record.getMessage() for record in caplog.records if not record.name.startswith("websockets.server")
+    )
+    assert "tower fault" in edge_logs
+    assert "zeppelins" not in edge_logs
