@@ -86,10 +86,12 @@ def _counts(m: Measurement) -> list[str]:
 def _steps(m: Measurement) -> list[str]:
     """Look for a last step that explains the sums: all steps before it drafted k and refused or took all."""
     last_drafted = m.drafted - m.k * (m.n - 1)
-    if m.stopped is None and last_drafted != m.k or not 0 <= last_drafted <= m.k:
-        return ["drafted is not k per step, or a last step cut short without stopped saying so"]
+    # Only the context's end shortens a draft, and that last short step may also end the text.
+    shortest = 0 if m.stopped in ("context", "end_of_text") else m.k
+    if not shortest <= last_drafted <= m.k:
+        return ["drafted is not k per step, or a last step is short without stopped saying why"]
     unrefused = m.n - m.acceptance_histogram[m.k] - m.rejections
-    if unrefused not in ((0,) if m.stopped is None else (0, 1)):
+    if unrefused not in (0, 1):
         return ["rejections does not fit acceptance_histogram"]
     unpaid = m.accepted + m.n - m.emitted
     if unpaid not in ((0, 1) if m.stopped == "end_of_text" else (0,)):

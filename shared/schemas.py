@@ -1,4 +1,4 @@
-"""Strict models of everything that crosses a boundary: requests, measurements, what a tower says of itself."""
+"""Strict models of what crosses a boundary: requests, measurements, what a tower says of itself."""
 
 from __future__ import annotations
 
