@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from edge.settings import EdgeSettings
+from edge.settings import TOKEN_PATTERN, EdgeSettings
 
 logger = logging.getLogger(__name__)
 
@@ -59,22 +59,23 @@ class SecretToken:
         # Imported here because it loads boto3, which edges with a fixed token do without.
         from aws_lambda_powertools.utilities import parameters
         from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
 
-        provider = parameters.SecretsProvider(
-            boto_config=Config(
-                connect_timeout=AWS_TIMEOUT_S,
-                read_timeout=AWS_TIMEOUT_S,
-                retries={"total_max_attempts": 2},
-            )
+        config = Config(
+            connect_timeout=AWS_TIMEOUT_S, read_timeout=AWS_TIMEOUT_S, retries={"total_max_attempts": 2}
         )
         try:
+            provider = parameters.SecretsProvider(boto_config=config)
             value = provider.get(self._secret_id, force_fetch=True)
-        except parameters.exceptions.GetParameterError as error:
+        except (parameters.exceptions.GetParameterError, BotoCoreError) as error:
             logger.error("tower token not fetched: %s", type(error).__name__)
             return False
         token = value.strip() if isinstance(value, str) else ""
-        changed = bool(token) and token != self._token
-        self._token = token or self._token
+        if not TOKEN_PATTERN.fullmatch(token):
+            logger.error("tower token not fetched: the secret is not visible ASCII text")
+            return False
+        changed = token != self._token
+        self._token = token
         return changed
 
 

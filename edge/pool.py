@@ -65,24 +65,21 @@ class WorkerPool:
                 )
             except BaseException:
                 # Dead, late or no longer wanted: its next line would answer the wrong request.
-                self._discard(worker)
+                await self._end(worker)
                 raise
             self._idle.append(worker)
             return answer["result"]
 
     async def close(self) -> None:
         """End all workers; they hold nothing that would be lost."""
-        workers = list(self._all)
-        for worker in workers:
-            self._discard(worker)
-        await asyncio.gather(*(worker.wait() for worker in workers))
+        await asyncio.gather(*(self._end(worker) for worker in list(self._all)))
 
     async def _take(self) -> Process:
         while self._idle:
             worker = self._idle.pop()
             if worker.returncode is None:
                 return worker
-            self._discard(worker)
+            await self._end(worker)
         return await self._spawn()
 
     async def _spawn(self) -> Process:
@@ -93,14 +90,17 @@ class WorkerPool:
         try:
             await self._read(worker)
         except BaseException:
-            self._discard(worker)
+            await self._end(worker)
             raise
         return worker
 
-    def _discard(self, worker: Process) -> None:
+    async def _end(self, worker: Process) -> None:
         self._all.discard(worker)
         with contextlib.suppress(ProcessLookupError):
             worker.kill()
+        assert worker.stdin is not None  # noqa: S101 - it was opened as a pipe
+        worker.stdin.close()
+        await worker.wait()
 
     async def _exchange(self, worker: Process, request: dict[str, Any]) -> dict[str, Any]:
         assert worker.stdin is not None  # noqa: S101 - it was opened as a pipe

@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from shared.runid import PART_BYTES
 
+TOKEN_PATTERN = re.compile(r"[!-~]+")
+
 
 class EdgeSettings(BaseModel):
     """What one edge instance needs to know. Every field has a variable ``SPECDEC_<NAME>``.
@@ -45,7 +47,7 @@ class EdgeSettings(BaseModel):
     @field_validator("tower_token")
     @classmethod
     def _is_header_text(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not re.fullmatch(r"[!-~]+", value.get_secret_value()):
+        if value is not None and not TOKEN_PATTERN.fullmatch(value.get_secret_value()):
             raise ValueError("must be visible ASCII without spaces")
         return value
 

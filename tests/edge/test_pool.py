@@ -1,0 +1,123 @@
+"""Worker processes: one invocation at a time, replaced when they die."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from edge import pool as pool_module
+from edge.pool import WorkerDied, WorkerPool
+from tests.edge.support import SCALE
+
+# A worker that does what the event says.
+FAKE_WORKER = """
+import json, os, sys, time
+def say(message):
+    print(json.dumps(message), flush=True)
+say({"ready": True})
+for line in sys.stdin:
+    request = json.loads(line)
+    event = request["event"]
+    if event.get("die"):
+        os._exit(3)
+    if event.get("hang"):
+        time.sleep(600)
+    if event.get("garbage"):
+        print("{", flush=True)
+    say({"result": {"pid": os.getpid(), "echo": event, "remaining_s": request["remaining_s"]}})
+"""
+
+
+@asynccontextmanager
+async def _pool(limit: int = 2, worker: str = FAKE_WORKER) -> AsyncIterator[WorkerPool]:
+    pool = WorkerPool(os.environ, limit, (sys.executable, "-c", worker))
+    try:
+        await pool.start()
+        yield pool
+    finally:
+        await pool.close()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_worker_is_kept() -> None:
+    """One invocation after another uses one process."""
+    async with _pool() as pool:
+        answers = [await pool.invoke({"n": n}) for n in range(3)]
+    assert [answer["echo"] for answer in answers] == [{"n": 0}, {"n": 1}, {"n": 2}]
+    assert len({answer["pid"] for answer in answers}) == 1
+    assert 20 < answers[0]["remaining_s"] <= 29
+
+
+async def test_pool_is_bounded() -> None:
+    """More callers than workers wait their turn, and each gets its own answer."""
+    async with _pool(limit=2) as pool:
+        answers = await asyncio.gather(*(pool.invoke({"n": n}) for n in range(12)))
+    assert [answer["echo"]["n"] for answer in answers] == list(range(12))
+    assert len({answer["pid"] for answer in answers}) <= 2
+
+
+@pytest.mark.parametrize("event", [{"die": True}, {"garbage": True}])
+async def test_worker_that_dies_is_replaced(event: dict[str, bool]) -> None:
+    """The request in its hands fails, and the next one gets a new process."""
+    async with _pool(limit=1) as pool:
+        first = await pool.invoke({})
+        with pytest.raises(WorkerDied):
+            await pool.invoke(event)
+        assert (await pool.invoke({}))["pid"] != first["pid"]
+
+
+async def test_worker_that_died_idle_is_replaced() -> None:
+    """A process killed between requests costs nobody an answer."""
+    async with _pool(limit=1) as pool:
+        pid = (await pool.invoke({}))["pid"]
+        os.kill(pid, signal.SIGKILL)
+        async with asyncio.timeout(30 * SCALE):
+            while pool._idle[0].returncode is None:
+                await asyncio.sleep(0.01)
+        assert (await pool.invoke({}))["pid"] != pid
+
+
+async def test_late_worker_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the gateway's limit the caller gets a timeout, and the worker cannot answer someone else."""
+    async with _pool(limit=1) as pool:
+        first = await pool.invoke({})
+        with monkeypatch.context() as patch:
+            patch.setattr(pool_module, "INTEGRATION_TIMEOUT_S", 0.2)
+            with pytest.raises(TimeoutError):
+                await pool.invoke({"hang": True})
+        assert (await pool.invoke({"n": 1}))["echo"] == {"n": 1}
+        async with asyncio.timeout(30 * SCALE):
+            while _is_alive(first["pid"]):
+                await asyncio.sleep(0.01)
+
+
+async def test_close_ends_busy_workers() -> None:
+    """Closing does not wait for a worker that is in the middle of something."""
+    async with _pool(limit=2) as pool:
+        pid = (await pool.invoke({}))["pid"]
+        busy = asyncio.create_task(pool.invoke({"hang": True}))
+        await asyncio.sleep(0)
+        await pool.close()
+        with pytest.raises(WorkerDied):
+            await busy
+    assert not _is_alive(pid)
+
+
+async def test_worker_that_cannot_start_is_reported() -> None:
+    """A broken set-up shows at the start, not at the first request."""
+    with pytest.raises(WorkerDied):
+        async with _pool(worker="raise SystemExit(1)"):
+            pass

@@ -1,0 +1,57 @@
+"""The SAM template and what it packs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SAM = Path(sys.executable).parent / "sam"
+
+
+@pytest.mark.skipif(not SAM.exists(), reason="the SAM CLI is not installed")
+def test_template_passes_sam_and_cfn_lint(tmp_path: Path) -> None:
+    """Sam validate --lint has nothing to say; it needs a region but no credentials and no network."""
+    done = subprocess.run(
+        [SAM, "validate", "--lint", "-t", ROOT / "template.yaml"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={
+            **os.environ,
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "SAM_CLI_TELEMETRY": "0",
+            "HOME": str(tmp_path),
+        },
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "is a valid SAM Template" in done.stdout
+
+
+def test_function_has_one_right_only() -> None:
+    """The function may read one secret, and nothing has a wildcard."""
+    text = (ROOT / "template.yaml").read_text("utf-8")
+    assert re.findall(r"Action: (.+)", text) == ["secretsmanager:GetSecretValue"]
+    assert re.findall(r"Resource: (.+)", text) == ["!Ref TowerTokenSecretArn"]
+
+
+def test_artifact_holds_edge_and_shared_only() -> None:
+    """The build copies the two folders that the function may import, and no other."""
+    text = (ROOT / "edge" / "Makefile").read_text("utf-8")
+    assert re.findall(r"cp -R (.+) \"\$\(ARTIFACTS_DIR\)/\"", text) == ["edge shared"]
+
+
+def test_packed_packages_are_those_of_the_project() -> None:
+    """edge/requirements.txt pins as pyproject.toml does, less what only the local server needs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    declared = {*project["dependencies"], *project["optional-dependencies"]["edge"]}
+    lines = (ROOT / "edge" / "requirements.txt").read_text("utf-8").splitlines()
+    packed = {line for line in lines if line and not line.startswith("#")}
+    assert packed <= declared
+    assert not any(line.startswith(("uvicorn", "httpx", "boto3")) for line in packed)
