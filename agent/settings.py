@@ -29,7 +29,7 @@ def _default_threads() -> int:
 
 
 class AgentSettings(BaseModel):
-    """Everything that can be set: the variable ``SPECDEC_SOME_NAME`` and the flag ``--some-name`` are one field.
+    """Everything that can be set: variable ``SPECDEC_SOME_NAME`` and flag ``--some-name`` are one field.
 
     Attributes:
         host: Address to listen on.

@@ -141,14 +141,14 @@ class Child:
         """Let it go, kill it if it has not gone within the grace, await its exit, and return why it ended."""
         assert self._process.stdin is not None and self._process.stdout is not None  # noqa: S101 - as above
         self._process.stdin.close()
-        # `wait` returns only when the pipes are empty, too: what is left in them must be read.
+        # What is left in the pipe must be read, or its end is never seen.
         rest = asyncio.create_task(_discard(self._process.stdout))
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(grace):
                 await self._process.wait()
-        except TimeoutError:
-            self._kill()
-            await self._process.wait()
+        # Also when it has gone by itself: what it left behind would keep the pipes open.
+        self._kill()
+        await self._process.wait()
         await rest
         await self._stderr
         status = self._process.returncode or 0
@@ -302,14 +302,14 @@ class Supervisor:
         self, child: Child, op: PairOp | RunOp, on_progress: Progress
     ) -> PairEvent | ResultEvent:
         """Send an operation and return its last event; end the worker if it is to blame for a failure."""
-        gentle = False
+        fit = False
         try:
             child.post(op)
             event = await self._last_event(child, op, on_progress)
-            gentle = not isinstance(event, FailedEvent) or event.code in GENTLE_CODES
+            fit = event.code in GENTLE_CODES if isinstance(event, FailedEvent) else event is not None
         finally:
             # Also when we are cancelled ourselves, at shutdown.
-            reason = None if gentle else await self._retire(child)
+            reason = None if fit else await self._retire(child)
         if isinstance(event, FailedEvent):
             raise Reported(event.code, event.detail)
         if event is None:

@@ -1,0 +1,121 @@
+"""Tests of agent.store."""
+
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.errors import StoreError
+from agent.store import FILE_NAME, TOMBSTONE_S, Record, State, Store
+
+RECORD = Record(
+    id="a", digest="b", run_id="a.b.c", nonce="n", request="{}", state=State.QUEUED, created_at=100.0
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """An empty store."""
+    with closing(Store(tmp_path / "state")) as store:
+        yield store
+
+
+def test_unknown_id(store: Store) -> None:
+    """An ID that was never added has no row."""
+    assert store.get("a") is None
+
+
+def test_life_of_a_row(store: Store) -> None:
+    """A row is found again in every state it goes through."""
+    store.add(RECORD)
+    assert store.get("a") == RECORD
+    store.start("a")
+    assert store.get("a") == replace(RECORD, state=State.RUNNING)
+    store.finish("a", State.FINISHED, "{1}", 110.0, 200.0)
+    assert store.get("a") == replace(
+        RECORD, state=State.FINISHED, frame="{1}", ended_at=110.0, expires_at=200.0
+    )
+
+
+def test_same_id_twice(store: Store) -> None:
+    """An ID cannot be added a second time."""
+    store.add(RECORD)
+    with pytest.raises(StoreError, match="cannot take a run"):
+        store.add(replace(RECORD, digest="other"))
+
+
+def test_purge(store: Store) -> None:
+    """An expired row loses its content at once and its ID a good while later, others lose nothing."""
+    store.add(RECORD)
+    store.add(replace(RECORD, id="later"))
+    store.finish("a", State.FINISHED, "{1}", 110.0, 200.0)
+    store.finish("later", State.FINISHED, "{2}", 110.0, 1e9)
+    store.purge(199.0)
+    assert (row := store.get("a")) is not None and row.frame == "{1}"
+    store.purge(200.0)
+    assert (row := store.get("a")) is not None
+    assert (row.state, row.frame, row.request, row.nonce) == (State.EXPIRED, None, "", "")
+    store.purge(200.0 + TOMBSTONE_S)
+    assert store.get("a") is None
+    assert (row := store.get("later")) is not None and row.frame == "{2}"
+
+
+def test_mark_lost(store: Store) -> None:
+    """Runs that had not ended become lost, those that had do not."""
+    for run_key in ("waiting", "going", "done"):
+        store.add(replace(RECORD, id=run_key))
+    store.start("going")
+    store.finish("done", State.FAILED, "{}", 110.0, 200.0)
+    assert store.mark_lost(120.0, 220.0) == 2
+    states = {run_key: row.state for run_key in ("waiting", "going", "done") if (row := store.get(run_key))}
+    assert states == {"waiting": State.LOST, "going": State.LOST, "done": State.FAILED}
+
+
+def test_survives_without_close(tmp_path: Path) -> None:
+    """What was added is on disk before the store is closed."""
+    with closing(Store(tmp_path)) as store:
+        store.add(RECORD)
+        copy = tmp_path / "copy"
+        copy.mkdir()
+        for file in tmp_path.glob(f"{FILE_NAME}*"):
+            (copy / file.name).write_bytes(file.read_bytes())
+        with closing(Store(copy)) as other:
+            assert other.get("a") == RECORD
+
+
+def test_private(store: Store, tmp_path: Path) -> None:
+    """The state directory is for its owner only."""
+    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
+
+
+def test_second_agent(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that another agent has open is refused with one clear line."""
+    monkeypatch.setattr("agent.store.LOCK_TIMEOUT_S", 0.05)
+    with pytest.raises(StoreError, match=r"cannot be used \(database is locked\); .*--state"):
+        Store(tmp_path / "state")
+
+
+def test_not_a_database(tmp_path: Path) -> None:
+    """A damaged file is refused with one clear line."""
+    (tmp_path / FILE_NAME).write_bytes(b"this is no database" * 100)
+    with pytest.raises(StoreError, match="not a database"):
+        Store(tmp_path)
+
+
+def test_not_a_directory(tmp_path: Path) -> None:
+    """A state directory that cannot be made is refused with one clear line."""
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="cannot be opened"):
+        Store(tmp_path / "file" / "state")
+
+
+def test_newer_version(tmp_path: Path) -> None:
+    """A file of a later version of the agent is left alone."""
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as db:
+        db.execute("PRAGMA user_version = 2")
+    with pytest.raises(StoreError, match="has version 2"):
+        Store(tmp_path)
