@@ -6,6 +6,7 @@ server's wait is polled at the `Location` it names (RFC 9110 section 15.3.3), on
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from types import TracebackType
@@ -60,7 +61,8 @@ class Specdec:
             base = httpx.URL(base_url.rstrip("/").removesuffix(labels.BASE_PATH))
         except (httpx.InvalidURL, UnicodeError):
             base = httpx.URL("")
-        if base.scheme not in ("http", "https") or not base.host or base.query or base.fragment:
+        plain = re.fullmatch(rb"[A-Za-z0-9._:-]+", base.raw_host)  # httpx takes almost any text for a host
+        if base.scheme not in ("http", "https") or not plain or base.query or base.fragment:
             raise ClientError("BAD_INPUT", "the URL must be like https://host or http://host:port")
         self._base = base
         self._root = str(base).rstrip("/") + labels.BASE_PATH
@@ -186,9 +188,7 @@ class Specdec:
         while response.status_code in (202, 429, 503):
             pause = _retry_after(response)
             if time.monotonic() + pause >= deadline:
-                raise ClientError(
-                    "TIMEOUT", "the run has not ended in time", "it goes on; fetch it by its run id"
-                )
+                raise ClientError("TIMEOUT", "the run has not ended in time", f"it goes on at {url}")
             time.sleep(pause)
             response, body = self._ask("GET", url, deadline, busy_is_fine=True)
         receipt = _verified(body)

@@ -41,6 +41,11 @@ def findings(frame: dict[str, Any], asked: dict[str, Any]) -> list[str]:
     )
 
 
+def put(frame: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """A copy of the frame with one value replaced."""
+    return alter(frame, path, lambda _: value)
+
+
 def alter(frame: dict[str, Any], path: str, change: Callable[[Any], Any]) -> dict[str, Any]:
     """A copy of the frame with one value changed."""
     altered = copy.deepcopy(frame)
@@ -128,7 +133,7 @@ def test_altered_conditional_acceptance(run: Run, data: st.DataObject) -> None:
 
 @given(run=runs(), other=st.sampled_from([None, "end_of_text", "context", "deadline"]))
 def test_altered_stop(run: Run, other: str | None) -> None:
-    """A stop that does not explain the counts is refused: null for a short run, or one without its last token."""
+    """A stop that does not explain the counts is refused, for example null for a short run."""
     k, n_requested, stopped, steps = run
     frame = result(measurement(*run))
     found = findings(alter(frame, "measurement.stopped", lambda _: other), frame)
@@ -179,9 +184,7 @@ def test_echo_is_typed() -> None:
     """An echoed request that is equal only loosely, 0 for 0.0 or 1 for true, is not the one sent."""
     frame = result(example_measurement(), chat=True)
     for path, value in (("request.temperature", 0), ("request.chat", 1), ("request.k", 4.0)):
-        assert findings(alter(frame, path, lambda _, value=value: value), frame) == [
-            "request is not the one that was sent"
-        ]
+        assert findings(put(frame, path, value), frame) == ["request is not the one that was sent"]
 
 
 def test_echo_with_more_or_less() -> None:

@@ -103,8 +103,7 @@ def test_impossible_steps(step: Step, clause: str) -> None:
 )
 def test_wilson_interval(accepted: int, rejections: int, low: float, high: float) -> None:
     """The interval is Wilson's: reference values from another implementation, one-sided at 0 and 1."""
-    interval = accepted_rate_ci95(accepted, rejections)
-    assert interval == (pytest.approx(low, rel=1e-9, abs=1e-15), pytest.approx(high, rel=1e-9))
+    assert accepted_rate_ci95(accepted, rejections) == pytest.approx((low, high), rel=1e-9, abs=1e-15)
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6))
@@ -153,7 +152,7 @@ def test_median_interval_needs_six() -> None:
 @settings(max_examples=30)
 @given(st.integers(6, 2000), st.sampled_from([0.5, 0.9, 0.95, 0.99]))
 def test_median_interval_coverage(count: int, level: float) -> None:
-    """The coverage reaches the level and the next narrower interval's would not, for thousands of samples too."""
+    """The coverage reaches the level and the next narrower interval's would not, for many samples too."""
     interval = median_interval([float(i) for i in range(1, count + 1)], level)
 
     def coverage(rank: int) -> float:
