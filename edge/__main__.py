@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=8080, help="port; 0 picks a free one (default 8080)")
     parser.add_argument("--tower-url", help="websocket URL of the agent; overrides SPECDEC_TOWER_URL")
     parser.add_argument("--token-file", type=Path, help="file with the agent's token")
-    parser.add_argument("--workers", type=_count, default=8, help="worker processes at most (default 8)")
+    parser.add_argument("--workers", type=_count, default=6, help="worker processes at most (default 6)")
     return parser
 
 

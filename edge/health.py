@@ -11,7 +11,7 @@ from shared import labels
 from shared.wire import CapabilityFrame, ProbeFrame
 
 # With the closing handshake this stays below the two seconds after which /health has answered.
-PROBE_TIMEOUT_S = 1.6
+PROBE_TIMEOUT_S = 1.4
 KEEP_S = 5.0
 
 ENDPOINTS = {
@@ -74,6 +74,6 @@ def health(answer: CapabilityFrame | TowerFault, *, runs_configured: bool) -> di
 
 def _pair_reason(fault: TowerFault) -> str:
     """Say "tower unreachable" for a tower that is down or silent, and the reason for one that answers."""
-    if fault.kind in (FaultKind.REFUSED, FaultKind.GARBLED):
+    if fault.kind in (FaultKind.REFUSED, FaultKind.BUSY, FaultKind.GARBLED):
         return fault.reason
     return "tower unreachable"

@@ -41,6 +41,7 @@ class FaultKind(StrEnum):
 
     UNREACHABLE = "TOWER_UNREACHABLE"
     REFUSED = "TOWER_REFUSED"
+    BUSY = "TOWER_BUSY"
     SILENT = "TOWER_SILENT"
     CLOSED = "TOWER_CLOSED"
     GARBLED = "REPLY_REFUSED"
@@ -166,6 +167,8 @@ def _closed() -> TowerFault:
 def _refused(status: int) -> TowerFault:
     if status in (401, 403):
         return TowerFault(FaultKind.REFUSED, "the tower refused the edge's token")
+    if status == 503:
+        return TowerFault(FaultKind.BUSY, "the tower takes no more connections now")
     return TowerFault(FaultKind.UNREACHABLE, f"the tower answered HTTP {status} instead of a websocket")
 
 

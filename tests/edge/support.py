@@ -20,7 +20,9 @@ SCALE = float(os.environ.get("SPECDEC_TEST_TIMEOUT_SCALE", "1"))
 RUN_SECRET = "a-run-secret-for-tests"
 TOKEN = "a-tower-token"
 PROMPT = "Marmalade and zeppelins: a prompt nobody else would write"
-WAIT_S = 1.0
+# Honest towers answer at once, so a long wait costs nothing; tests that sit a wait out use SHORT_WAIT_S.
+WAIT_S = 20.0
+SHORT_WAIT_S = 1.0
 
 
 @dataclass(frozen=True)

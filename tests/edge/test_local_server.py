@@ -59,7 +59,7 @@ def local_edge(tower_url: str, *arguments: str, **environ: str) -> Iterator[Loca
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "SPECDEC_TOWER_TOKEN": TOKEN, "SPECDEC_WAIT_S": "1", **environ},
+        env={**os.environ, "SPECDEC_TOWER_TOKEN": TOKEN, **environ},
     ) as process:
         try:
             assert process.stdout is not None
@@ -186,7 +186,7 @@ def test_no_prompt_in_any_log(tower: FakeTower) -> None:
 
 def test_worker_that_is_killed_costs_one_answer(tower: FakeTower) -> None:
     """The request in a killed worker is 502; the server and the next request live."""
-    with local_edge(tower.url, "--workers", "1", SPECDEC_WAIT_S="20") as edge:
+    with local_edge(tower.url, "--workers", "1") as edge:
         assert edge.get("/curve").status_code == 200
         tower.script, usual = says_nothing, tower.script
         seen = len(tower.frames)
@@ -206,7 +206,7 @@ def test_worker_that_is_killed_costs_one_answer(tower: FakeTower) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_stops_everything_promptly(tower: FakeTower, number: signal.Signals) -> None:
     """A signal ends server and workers within seconds, even in the middle of a run."""
-    with local_edge(tower.url, "--workers", "2", SPECDEC_WAIT_S="20") as edge:
+    with local_edge(tower.url, "--workers", "2") as edge:
         tower.script, usual = says_nothing, tower.script
         seen = len(tower.frames)
         with ThreadPoolExecutor(1) as threads:

@@ -18,7 +18,16 @@ from tests.edge.fake_tower import (
     result,
     say,
 )
-from tests.edge.support import PROMPT, RUN_SECRET, FakeContext, assert_problem, assert_roadmap, client
+from tests.edge.support import (
+    PROMPT,
+    RUN_SECRET,
+    SHORT_WAIT_S,
+    WAIT_S,
+    FakeContext,
+    assert_problem,
+    assert_roadmap,
+    client,
+)
 
 SEED_FIELDS = {
     "accepted_rate": 0.7239,
@@ -132,7 +141,7 @@ def _never_ends(tower: FakeTower, connection: ServerConnection, frame: dict[str,
 def test_run_that_outlasts_the_wait_gives_202() -> None:
     """A long run is answered with a receipt that says so, and where to ask again."""
     with FakeTower(_never_ends) as tower:
-        reply = client(tower.url).run()
+        reply = client(tower.url, wait_s=str(SHORT_WAIT_S)).run()
         payload = assert_roadmap(reply, "RUNNING")
         tower.stopped.set()
     assert reply.status == 202
@@ -147,10 +156,10 @@ def test_run_that_outlasts_the_wait_gives_202() -> None:
 def test_preference_not_to_wait_is_honoured(preference: str) -> None:
     """Prefer can ask for the 202 as soon as the tower has taken the run."""
     with FakeTower(_never_ends) as tower:
-        reply = client(tower.url, wait_s="20").run({"prefer": preference})
+        reply = client(tower.url).run({"prefer": preference})
         tower.stopped.set()
     assert reply.status == 202
-    assert reply.seconds < 10
+    assert reply.seconds < WAIT_S
     assert reply.headers["Preference-Applied"] in ("respond-async", "wait=0")
 
 
@@ -162,22 +171,22 @@ def test_place_in_the_queue_gives_202_at_once() -> None:
         tower.stopped.wait(60)
 
     with FakeTower(queued) as tower:
-        reply = client(tower.url, wait_s="20").run()
+        reply = client(tower.url).run()
         tower.stopped.set()
     assert reply.status == 202
-    assert reply.seconds < 10
+    assert reply.seconds < WAIT_S
     assert reply.payload["progress"] == {"phase": "queued", "position": 2}
 
 
 def test_wait_ends_before_the_function_does() -> None:
     """The wait is cut to the invocation's remaining time, less the reserve."""
     with FakeTower(_never_ends) as tower:
-        edge = client(tower.url, wait_s="20")
+        edge = client(tower.url)
         edge.context = FakeContext(remaining_ms=3_000)
         reply = edge.run({"prefer": "wait=600"})
         tower.stopped.set()
     assert reply.status == 202
-    assert reply.seconds < 10
+    assert reply.seconds < WAIT_S
 
 
 def test_any_instance_can_answer_for_a_run() -> None:
