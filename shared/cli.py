@@ -48,7 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):  # a terminal that cannot print a character must not end the run
             stream.reconfigure(errors="backslashreplace")
     try:
-        return int(args.command(args))
+        code = int(args.command(args))
+        sys.stdout.flush()  # here, where a closed pipe can still be handled
+        return code
     except SpecdecError as error:
         print(f"specdec: {error}", file=sys.stderr)
         return 2 if error.code == "BAD_INPUT" else 1

@@ -1,0 +1,326 @@
+"""The `specdec` command: what it prints, what it sends and how it exits."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared import labels
+from shared.cli import main
+from shared.curve import accounting_modeled
+from tests.shared.build import KEYS, PROMPT, measured_payload, receipt, roadmap_payload
+from tests.shared.service import Answer, serve
+from tests.shared.test_dsse import ED25519, P256, pem, signed
+
+SALT = KEYS.salt(bytes(range(16))).hex()
+MEASURED = measured_payload()
+CURVE = {
+    "schema": labels.PAYLOAD_SCHEMA,
+    "label": labels.CURVE_LABEL,
+    "measured": labels.UNAVAILABLE,
+    "accounting_modeled": accounting_modeled(4, 0.2),
+}
+Capture = pytest.CaptureFixture[str]
+
+
+def rows(text: str) -> dict[str, str]:
+    """What was printed, by the name at the start of the line."""
+    return {line[:22].strip(): line[22:].strip() for line in text.splitlines() if line[:22].strip()}
+
+
+def saved(tmp_path: Path, content: Any) -> str:
+    """A file with the receipt."""
+    path = tmp_path / "receipt.json"
+    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    return str(path)
+
+
+def stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    """Standard input with these bytes."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def test_health(capsys: Capture) -> None:
+    """Health prints status, label, the pair or why there is none, and whether a run can be measured."""
+    answer = {
+        "status": "LIVE",
+        "label": labels.HEALTH_ROADMAP,
+        "same_family_pair": {"found": False, "reason": "tower unreachable"},
+        "measured_run_possible": False,
+    }
+    with serve(Answer(200, answer)) as service:
+        assert main(["health", "--url", service.url]) == 0
+    assert rows(capsys.readouterr().out) == {
+        "status": "LIVE",
+        "label": "SPEC-DECODE ROADMAP (no same-family pair)",
+        "same-family pair": "none, tower unreachable",
+        "measured run possible": "no",
+    }
+
+
+def test_health_with_a_pair(capsys: Capture) -> None:
+    """A pair is printed by its names; control characters in them do not reach the terminal."""
+    pair = {"found": True, "reason": "one vocabulary", "draft": "small\x1b[2J", "target": "large"}
+    answer = {"status": "LIVE", "label": "L", "same_family_pair": pair, "measured_run_possible": True}
+    with serve(Answer(200, answer)) as service:
+        assert main(["health", "--url", service.url]) == 0
+    printed = rows(capsys.readouterr().out)
+    assert printed["same-family pair"] == "small [2J -> large, one vocabulary"
+    assert printed["measured run possible"] == "yes"
+
+
+def test_odd_health(capsys: Capture) -> None:
+    """A health answer of another shape is printed as far as it goes, without a traceback."""
+    with serve(Answer(200, {"same_family_pair": []})) as service:
+        assert main(["health", "--url", service.url]) == 0
+    assert rows(capsys.readouterr().out)["same-family pair"] == "none, None"
+
+
+def test_curve(capsys: Capture) -> None:
+    """The curve prints each number with MODELED beside it."""
+    with serve(Answer(200, receipt(CURVE))) as service:
+        assert (
+            main(
+                [
+                    "curve",
+                    "--url",
+                    service.url,
+                    "--k",
+                    "4",
+                    "--alpha",
+                    "0.5",
+                    "--alpha",
+                    "0.7",
+                    "--alpha",
+                    "0.9",
+                ]
+            )
+            == 0
+        )
+    assert service.requests[0][1] == f"{labels.BASE_PATH}/curve?k=4&alpha=0.5&alpha=0.7&alpha=0.9"
+    printed = rows(capsys.readouterr().out)
+    assert printed["label"] == "SPEC-DECODE MODELED"
+    assert printed["curve"] == "k=4, cost_ratio=0.2, v=1.0"
+    assert printed["at alpha 0.7"] == "speedup 1.5406 (MODELED), tokens per step 2.7731 (MODELED)"
+    assert printed["receipt"] == f"sha3-256 {receipt(CURVE)['payload_sha3_256']} (verified)"
+    assert printed["signature"] == "unsigned"
+
+
+def test_measured_run(capsys: Capture, tmp_path: Path) -> None:
+    """A measured run prints each number with its label, and saves a receipt that verifies without the salt."""
+    out = tmp_path / "saved.json"
+    answer = {**receipt(MEASURED), "prompt_salt": SALT, "output": "line\x1b one\nline two"}
+    with serve(Answer(200, answer)) as service:
+        assert main(["run", PROMPT, "--url", service.url, "--k", "4", "--wait", "5", "--out", str(out)]) == 0
+    assert service.requests[0][2] == {"prompt": PROMPT, "k": 4}
+    text = capsys.readouterr().out
+    printed = rows(text)
+    assert printed["label"] == "SPEC-DECODE MEASURED"
+    assert printed["models"] == "small -> large"
+    assert printed["steps"] == "n=50 of 50, k=4 (MEASURED)"
+    assert printed["accepted rate"] == "0.7239 (MEASURED, 95 % interval 0.6427 to 0.7925)"
+    assert printed["tokens per step"] == "2.94 (MEASURED)"
+    assert printed["speedup, modeled"] == "1.6121 (MODELED)"
+    assert printed["speedup, measured"] == "1.5000 (MEASURED, 95 % interval 1.4000 to 1.6000, 8 pairs)"
+    assert printed["energy"] == "UNAVAILABLE (no NVML library)"
+    assert printed["output unchanged"] == "MEASURED (lossless)"
+    assert printed["verdict"] == "valid"
+    assert printed["prompt salt"].startswith(SALT)
+    assert text.endswith("\nline  one\nline two\n")
+    assert json.loads(out.read_text("utf-8")) == receipt(MEASURED)
+    assert main(["verify", str(out)]) == 0
+
+
+def test_measured_run_with_gaps(capsys: Capture) -> None:
+    """What was not measured is printed as UNAVAILABLE, never as a number."""
+    payload = measured_payload()
+    measured = payload["measurement"]
+    del measured["timing"]
+    measured["speedup"] = payload["speedup_measured"] = labels.UNAVAILABLE
+    measured["verdict"] = {"valid": False, "reasons": ["too few pairs"]}
+    payload["energy"] = {"label": "MEASURED", "joules_per_token": {"speculative": 1.25, "target_only": None}}
+    with serve(Answer(200, receipt(payload))) as service:
+        assert main(["run", PROMPT, "--url", service.url]) == 0
+    printed = rows(capsys.readouterr().out)
+    assert printed["speedup, measured"] == "UNAVAILABLE"
+    assert printed["J/token, speculative"] == "1.25 (MEASURED)"
+    assert printed["J/token, target_only"] == "UNAVAILABLE"
+    assert printed["verdict"] == "not valid: too few pairs"
+
+
+def test_roadmap_run(capsys: Capture) -> None:
+    """A run that could not be measured says why and what to do, and exits 0: it is an honest answer."""
+    with serve(Answer(200, receipt(roadmap_payload()))) as service:
+        assert main(["run", PROMPT, "--url", service.url]) == 0
+    printed = rows(capsys.readouterr().out)
+    assert printed["label"] == "SPEC-DECODE ROADMAP"
+    assert printed["measured"] == "UNAVAILABLE"
+    assert printed["why"] == "tower unreachable"
+    assert printed["what to do"] == "start the tower"
+    assert printed["at alpha 0.5"] == "speedup 1.0764 (MODELED), tokens per step 1.9375 (MODELED)"
+
+
+def test_run_options(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """Every request field has an option, the prompt comes from standard input as it is, JSON is the answer."""
+    stdin(monkeypatch, "Zeile 1\nZeile ü\n".encode())
+    argv = ["run", "-", "--json", "--k", "2", "--n", "7", "--temperature", "0.5", "--top-p", "0.9"]
+    argv += ["--top-k", "40", "--seed", "1", "--chat", "--ignore-eos", "--include-output"]
+    answer = receipt(roadmap_payload())
+    with serve(Answer(200, answer)) as service:
+        monkeypatch.setenv("SPECDEC_URL", service.url)
+        assert main(argv) == 0
+    assert service.requests[0][2] == {
+        "prompt": "Zeile 1\nZeile ü\n",
+        "k": 2,
+        "n": 7,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 40,
+        "seed": 1,
+        "chat": True,
+        "ignore_eos": True,
+        "include_output": True,
+    }
+    assert json.loads(capsys.readouterr().out) == answer
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["run", ""], "prompt must be a string of 1 to 16384 UTF-8 bytes without NUL or lone surrogates"),
+        (
+            ["run", "\udcff"],
+            "prompt must be a string of 1 to 16384 UTF-8 bytes without NUL or lone surrogates",
+        ),
+        (["run", "x", "--k", "17"], "k must be an integer from 1 to 16"),
+        (["run", "x", "--temperature", "nan"], "temperature must be a number from 0 to 2"),
+        (["run", "x", "--wait", "-1"], "wait must be a number of seconds from 0 to 3600"),
+        (["run", "x", "--out", "/no/such/folder/file"], "--out must name a file in a folder that exists"),
+        (["run", "x", "--out", "/"], "--out must name a file in a folder that exists"),
+        (["curve", "--alpha", "2"], "alpha must be 1 to 64 numbers, each from 0 to 1"),
+        (["curve", "--k", "65"], "k must be an integer from 0 to 64"),
+        (["health", "--url", "nowhere"], "the URL must be like https://host or http://host:port"),
+        (["health", "--timeout", "0"], "timeout must be a finite number of seconds above 0"),
+        (["verify", "/no/such/file"], "a file cannot be read: No such file or directory"),
+        (["verify", "/"], "a file cannot be read: Is a directory"),
+        (["verify", "a\0b"], "a file cannot be read: it is no file name"),
+        (["verify", __file__], "the text is not JSON"),
+        (["verify", __file__, "--key", "/no/such/key"], "a file cannot be read: No such file or directory"),
+        (
+            ["verify", __file__, "--key", __file__],
+            "the key holds no PEM public key; pass a file made by GET /keys or openssl",
+        ),
+    ],
+    ids=lambda part: ascii(part)[:48],
+)
+def test_bad_input(argv: list[str], sentence: str, capsys: Capture) -> None:
+    """Bad input gets one sentence on standard error and exit code 2."""
+    assert main(argv) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"specdec: {sentence}\n")
+
+
+@pytest.mark.parametrize(
+    "argv", [[], ["fly"], ["run"], ["run", "x", "--k", "four"], ["verify"], ["sweep"], ["pair"]]
+)
+def test_bad_usage(argv: list[str], capsys: Capture) -> None:
+    """Bad usage prints the usage and exits with 2."""
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    assert ended.value.code == 2
+    assert "usage: specdec" in capsys.readouterr().err
+
+
+def test_bad_stdin(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """A prompt on standard input that is too long or not UTF-8 is refused before anything is sent."""
+    for data, sentence in ((b"\xff", "the prompt is not UTF-8"), (b"x" * 20_000, "the input is larger")):
+        stdin(monkeypatch, data)
+        assert main(["run", "-", "--url", "http://127.0.0.1:9"]) == 2
+        assert sentence in capsys.readouterr().err
+
+
+def test_failing_service(capsys: Capture) -> None:
+    """A service that fails, or whose receipt does not verify, gives one sentence and exit code 1."""
+    altered = {**receipt(CURVE), "payload_sha3_256": "0" * 64}
+    with serve(Answer(503, {"detail": "no store"}), Answer(200, altered)) as service:
+        assert main(["health", "--url", service.url]) == 1
+        assert main(["curve", "--url", service.url]) == 1
+    assert capsys.readouterr().err == (
+        "specdec: the service answered 503: no store\n"
+        "specdec: the receipt does not verify: payload_sha3_256 is not the SHA3-256 of the payload\n"
+    )
+
+
+def test_verify(tmp_path: Path, capsys: Capture) -> None:
+    """An unsigned receipt is OK with a warning; with a required signature it fails."""
+    path = saved(tmp_path, receipt(CURVE))
+    assert main(["verify", path]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("ok       receipt      both schemas are known\n")
+    assert text.endswith("warning  signature    the receipt is not signed\nOK, with 1 warning(s)\n")
+    assert main(["verify", path, "--require-signature"]) == 1
+    assert capsys.readouterr().out.endswith("failed   signature    the receipt is not signed\nFAILED\n")
+
+
+def test_verify_signed(tmp_path: Path, capsys: Capture) -> None:
+    """A signed receipt is OK under its key and fails under another."""
+    path, mine, other = saved(tmp_path, receipt(CURVE, signed(CURVE))), tmp_path / "mine", tmp_path / "other"
+    mine.write_bytes(pem(ED25519))
+    other.write_bytes(pem(P256))
+    assert main(["verify", path, "--key", str(mine), "--require-signature"]) == 0
+    assert capsys.readouterr().out.endswith("ok       signature    signed by a pinned key\nOK\n")
+    assert main(["verify", path, "--key", str(other)]) == 1
+    assert "failed   signature    no trusted key made this signature\n" in capsys.readouterr().out
+
+
+def test_verify_as_json(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """A receipt from standard input, its report as JSON: a tampered one exits with 1."""
+    stdin(monkeypatch, json.dumps({**receipt(CURVE), "payload": {**CURVE, "n": 50}}).encode())
+    assert main(["verify", "-", "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] is False
+    assert {c["name"] for c in report["checks"] if c["status"] == "failed"} == {"digest", "exact_bytes"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b'"x"', b"{", b"\xff", b"[" * 100_000, b'{"a":1,"a":2}', b'{"a":NaN}'],
+    ids=lambda c: ascii(c)[:12],
+)
+def test_verify_unreadable(tmp_path: Path, content: bytes, capsys: Capture) -> None:
+    """A file that is no strict JSON object is unreadable: exit code 2."""
+    assert main(["verify", saved(tmp_path, content)]) == 2
+    assert capsys.readouterr().err.startswith("specdec: ")
+
+
+@pytest.mark.parametrize("content", [{}, {"payload": 5}, {"payload": {}}], ids=str)
+def test_verify_no_receipt(tmp_path: Path, content: Any, capsys: Capture) -> None:
+    """A JSON object that is no receipt fails: exit code 1."""
+    assert main(["verify", saved(tmp_path, content)]) == 1
+    assert capsys.readouterr().out.endswith("FAILED\n")
+
+
+def test_as_a_process(tmp_path: Path) -> None:
+    """The command runs as a process, where its output closes early too, with no traceback."""
+    path = saved(tmp_path, receipt(MEASURED))
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from shared.cli import main; sys.exit(main())",
+        "verify",
+        path,
+    ]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr, done.stdout.splitlines()[-1]) == (0, "", "OK, with 1 warning(s)")
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(120) == 1
