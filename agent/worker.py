@@ -39,7 +39,7 @@ from shared.wire import ErrorCode
 
 if TYPE_CHECKING:
     from agent.measure import LoadedPair, RunOutcome
-    from agent.pairs import PairChoice
+    from agent.pairs import ModelFile, PairChoice
 
 BEAT_S = 5.0
 """Seconds between two signs of life while busy."""
@@ -198,7 +198,7 @@ class Worker:
         self._engine = engine
         self._send = send
         self._choice: PairChoice | None = None
-        self._loaded: tuple[PairChoice, LoadedPair] | None = None
+        self._loaded: tuple[tuple[ModelFile | None, ModelFile | None], LoadedPair] | None = None
         self._cancelled: set[str] = set()
 
     def cancel(self, run_id: str) -> None:
@@ -243,9 +243,10 @@ class Worker:
             choice = self._choice
             if not choice.found:
                 raise NoPair(choice.reason)
-            if self._loaded is None or self._loaded[0] != choice:
+            files = (choice.draft, choice.target)
+            if self._loaded is None or self._loaded[0] != files:
                 self._loaded = None
-                self._loaded = (choice, self._engine.load(choice))
+                self._loaded = (files, self._engine.load(choice))
 
             def should_stop() -> str | None:
                 self.pulse.sign()

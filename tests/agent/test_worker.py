@@ -19,6 +19,7 @@ from agent.pipe import (
     Event,
     ExitOp,
     FailedEvent,
+    Op,
     PairEvent,
     PairOp,
     ProgressEvent,
@@ -187,8 +188,8 @@ def test_listen() -> None:
             cancelled.append(run_id)
 
     work: queue.SimpleQueue[PairOp | RunOp] = queue.SimpleQueue()
-    lines = b"".join(map(encode, (PairOp(), RUN, CancelOp(run_id="r"), ExitOp(), PairOp())))
-    listen(io.BytesIO(lines), Spy(StandIn(), lambda _: None), work)
+    ops: list[Op] = [PairOp(), RUN, CancelOp(run_id="r"), ExitOp(), PairOp()]
+    listen(io.BytesIO(b"".join(encode(op) for op in ops)), Spy(StandIn(), lambda _: None), work)
     assert [work.get_nowait(), work.get_nowait()] == [PairOp(), RUN]
     assert work.empty() and cancelled == ["r"]
 
