@@ -6,17 +6,18 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 
 from websockets.frames import CloseCode
 
 from agent import logs
 from agent.capability import CapabilityWatch
+from agent.errors import AgentError
 from agent.runs import RunManager
 from agent.server import AgentServer
 from agent.settings import AgentSettings, load_settings
 from agent.store import Store
 from agent.supervisor import Supervisor
-from shared.errors import SpecdecError
 from shared.settings import SettingsError
 
 FIRST_LOOK_S = 10.0
@@ -29,7 +30,7 @@ async def run_agent(settings: AgentSettings, store: Store) -> None:
     """Serve until SIGTERM or SIGINT, then stop tidily.
 
     Raises:
-        OSError: The port cannot be opened.
+        AgentError: The port cannot be opened.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -53,7 +54,11 @@ async def run_agent(settings: AgentSettings, store: Store) -> None:
         token=token.get_secret_value() if token else None,
         max_connections=settings.max_connections,
     )
-    server = await agent.listen(settings.host, settings.port)
+    try:
+        server = await agent.listen(settings.host, settings.port)
+    except OSError as exc:
+        cause = f"cannot listen on {settings.host}:{settings.port} ({exc.strerror})"
+        raise AgentError(cause, "choose another --host or --port") from exc
     runs.start()
     try:
         stopped = asyncio.create_task(stop.wait())
@@ -82,17 +87,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     logs.configure()
     try:
-        store = Store(settings.state)
-    except SpecdecError as exc:
+        with closing(Store(settings.state)) as store:
+            asyncio.run(run_agent(settings, store))
+    except AgentError as exc:
         print(f"agent: {exc}", file=sys.stderr)
         return 1
-    try:
-        asyncio.run(run_agent(settings, store))
-    except OSError as exc:
-        print(f"agent: cannot listen on {settings.host}:{settings.port} ({exc.strerror})", file=sys.stderr)
-        return 1
-    finally:
-        store.close()
     return 0
 
 

@@ -22,7 +22,7 @@ from agent.errors import (
 from agent.pipe import ProgressEvent, ResultEvent
 from agent.runs import Run, RunManager
 from agent.store import State, Store
-from shared.wire import AcceptedFrame, FailedFrame, ProgressFrame, ResultFrame, RunFrame
+from shared.wire import AcceptedFrame, ErrorCode, FailedFrame, ProgressFrame, ResultFrame, RunFrame
 from tests.agent.support import GOLDEN, PATIENCE, run_frame
 
 MEASUREMENT = GOLDEN["agent"][3]["measurement"]
@@ -384,8 +384,6 @@ async def test_store_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_errors_have_wire_codes() -> None:
     """Each error of the agent has a code that the wire protocol knows."""
-    from shared.wire import ErrorCode
-
     kinds = AgentError.__subclasses__()
     assert len(kinds) > 10
     assert {kind.code for kind in kinds} <= set(ErrorCode)
