@@ -7,12 +7,16 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 import pytest
 from websockets.sync.server import ServerConnection
 
+from edge.credentials import FixedToken
+from edge.deadline import Deadline
+from edge.tower import FaultKind, Tower, TowerFault
+from shared.wire import ProbeFrame
 from tests.edge.fake_tower import (
     FakeTower,
     Script,
@@ -29,6 +33,7 @@ from tests.edge.support import (
     PROMPT,
     SCALE,
     SHORT_WAIT_S,
+    TOKEN,
     Client,
     Reply,
     assert_problem,
@@ -54,6 +59,12 @@ def sends_raw(data: str | bytes) -> Script:
         connection.send(data)
 
     return script
+
+
+def sends_bad_text(_: FakeTower, connection: ServerConnection, frame: Frame) -> None:
+    """Send a text frame that is not UTF-8."""
+    say(connection, accepted(frame))
+    connection.send(b"\xff", text=True)
 
 
 def hangs_up(_: FakeTower, connection: ServerConnection, __: Frame) -> None:
@@ -104,6 +115,7 @@ FAULTS: list[tuple[str, Script, str]] = [
     ("deep", sends_raw("[" * 100_000), "REPLY_REFUSED"),
     ("nan", sends_raw('{"type": "progress", "run_id": null, "done": NaN}'), "REPLY_REFUSED"),
     ("binary", sends_raw(b"\x00\x01"), "REPLY_REFUSED"),
+    ("not UTF-8", sends_bad_text, "REPLY_REFUSED"),
     ("oversize", sends_raw("x" * 300_000), "REPLY_REFUSED"),
     ("unknown type", sends_raw('{"type": "hello"}'), "REPLY_REFUSED"),
     ("client frame", sends_raw('{"type": "probe"}'), "REPLY_REFUSED"),
@@ -221,6 +233,32 @@ def test_tower_that_is_down_gives_an_honest_receipt(
     for answer in (fetched, cancelled):
         assert_problem(answer, 503)
         assert int(answer.headers["Retry-After"]) > 0
+
+
+def test_session_says_closed_for_good() -> None:
+    """A connection that the tower has closed can neither be read nor written."""
+    with FakeTower(hangs_up) as tower:
+        deadline = Deadline.after(30 * SCALE)
+        with Tower(tower.url, FixedToken(TOKEN)).session(deadline) as session:
+            session.send(ProbeFrame())
+            with pytest.raises(TowerFault) as reading:
+                session.receive(deadline)
+            with pytest.raises(TowerFault) as writing:
+                session.send(ProbeFrame())
+    assert reading.value.kind is writing.value.kind is FaultKind.CLOSED
+
+
+def test_connection_that_is_not_taken_up_is_given_up_on() -> None:
+    """A host that drops connection attempts costs no more than the wait."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as stack:
+        # With its backlog full, Linux leaves further attempts unanswered.
+        for _ in range(4):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        reply = hasty(f"ws://127.0.0.1:{listener.getsockname()[1]}/").run()
+    assert_roadmap(reply, "TOWER_SILENT")
+    assert reply.seconds < LIMIT_S
 
 
 def test_black_hole_behind_tls_is_given_up_on() -> None:

@@ -1,0 +1,44 @@
+"""Payloads apart from any tower."""
+
+from __future__ import annotations
+
+import re
+
+from edge.payloads import ACTIVATION_RUNBOOK, curve_payload, now, receipt, roadmap_payload
+from shared.canonical import canonical_bytes, sha3_256_hex
+from shared.schemas import CurveQuery
+
+
+def test_time_is_rfc_3339_in_utc() -> None:
+    """Receipts state whole seconds with a Z."""
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", now())
+
+
+def test_receipt_states_digest_and_that_it_is_unsigned() -> None:
+    """Without a signer the receipt carries the placeholder and says why."""
+    payload = curve_payload(CurveQuery())
+    built = receipt(payload)
+    assert built["schema"] == "szl.a11oy.specdec.receipt.v1"
+    assert built["payload_sha3_256"] == sha3_256_hex(canonical_bytes(payload))
+    assert built["signature"]["signed"] is False
+    assert built["signature"]["status"] == "DSSE_PLACEHOLDER"
+    assert built["signature"]["note"]
+
+
+def test_roadmap_fabricates_nothing() -> None:
+    """What was not measured is UNAVAILABLE with a reason, never 0 and never missing."""
+    payload = roadmap_payload(
+        code="X", reason="why", runbook=["step"], k=4, cost_ratio=0.2, run={"run_id": "r"}
+    )
+    assert payload["label"] == "SPEC-DECODE ROADMAP"
+    assert payload["measured"] == payload["quality_delta"] == "UNAVAILABLE"
+    assert payload["energy"] == {"label": "UNAVAILABLE", "code": "X", "reason": "nothing was measured"}
+    assert payload["roadmap"] == {"reason": "why", "code": "X", "runbook": ["step"]}
+    assert payload["run_id"] == "r"
+
+
+def test_runbook_is_step_four_of_the_walkthrough() -> None:
+    """The runbook pulls both models and confirms them."""
+    text = "\n".join(ACTIVATION_RUNBOOK)
+    for step in ("ollama pull llama3.2:1b", "ollama pull llama3.1:8b", "https://gpu.a-11-oy.com/api/tags"):
+        assert step in text

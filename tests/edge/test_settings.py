@@ -1,0 +1,48 @@
+"""Settings of the edge."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge.settings import EdgeSettings
+from shared.settings import SettingsError, load
+
+
+def test_defaults_are_the_published_ones() -> None:
+    """An edge that is told nothing looks at the sovereign tower, with k=4, c=0.2 and 20 seconds."""
+    settings = load(EdgeSettings, {})
+    assert settings.tower_host == "gpu.a-11-oy.com"
+    assert (settings.k, settings.cost_ratio, settings.wait_s) == (4, 0.2, 20.0)
+    assert settings.tower_token is None
+    assert settings.run_secret is None
+
+
+def test_secrets_do_not_show() -> None:
+    """Printing the settings prints no secret."""
+    settings = load(
+        EdgeSettings, {"SPECDEC_RUN_SECRET": "run-secret-of-16", "SPECDEC_TOWER_TOKEN": "tower-token"}
+    )
+    assert "run-secret-of-16" not in repr(settings)
+    assert "tower-token" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SPECDEC_K", "17"),
+        ("SPECDEC_COST_RATIO", "inf"),
+        ("SPECDEC_WAIT_S", "28"),
+        ("SPECDEC_TOWER_URL", "ws://"),
+        ("SPECDEC_TOWER_URL", "ws://host:0/"),
+        ("SPECDEC_TOWER_URL", "ws://host:99999/"),
+        ("SPECDEC_TOWER_URL", "host/specdec"),
+        ("SPECDEC_TOWER_TOKEN", "line\nbreak"),
+        ("SPECDEC_RUN_SECRET", "fifteen-bytes.."),
+    ],
+)
+def test_wrong_value_is_one_line_that_names_it(name: str, value: str) -> None:
+    """Each field refuses what it cannot use."""
+    with pytest.raises(SettingsError) as caught:
+        load(EdgeSettings, {name: value})
+    assert str(caught.value).startswith(name)
+    assert "\n" not in str(caught.value)
