@@ -1,0 +1,390 @@
+"""One measured run: what the draft got accepted, what that saved in time, and whether the output stayed the same.
+
+A run is one generation of n draft-then-verify steps, which gives the counts. Then the same generation is decoded again
+and again, in turn with the draft (A) and by the target alone (B), in the order A B B A A B ..., each time from the same
+prompt state in the same caches. Every repeat must give the same tokens; repeats give timings and never more counts.
+
+The speed-up is the median over pairs of B's time / A's time for the same tokens, with its distribution-free interval.
+Order and pairing cancel slow drift of the machine; the median ignores a pair that something else disturbed.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+
+from agent.decode import Ends, Generation, begin, prefill, speculative_step, target_only
+from agent.errors import Cancelled, DeadlineExceeded, NoPair, RequestRefused
+from agent.llama import Context, Weights, start
+from agent.pairs import ModelFile, PairChoice
+from agent.sampling import rule_for
+from shared import labels
+from shared.estimators import (
+    accepted_rate,
+    accepted_rate_ci95,
+    draft_acceptance_rate,
+    mean_accepted_len,
+    median_interval,
+    summarise,
+)
+
+MIN_PAIRS = 6
+"""Fewest pairs whose order-statistic interval for the median covers 95 % (six give 96.9 %)."""
+
+MAX_PAIRS = 48
+TIMING_S = 3.0
+"""Pairs go on until they have taken this long (seconds), within MIN_PAIRS and MAX_PAIRS."""
+
+MIN_STEPS = 10
+WIDEST_INTERVAL = 0.5
+"""A run below or above these is not valid: too few steps, or an interval wider than half its median."""
+
+
+@dataclass
+class LoadedPair:
+    """A draft and a target in memory, each with one context of `capacity` tokens."""
+
+    draft_file: ModelFile
+    target_file: ModelFile
+    draft_weights: Weights
+    target_weights: Weights
+    draft: Context
+    target: Context
+    threads: int
+
+    def close(self) -> None:
+        """Frees both models."""
+        for part in (self.draft, self.target, self.draft_weights, self.target_weights):
+            part.close()
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """What a run gave: the measurement (`shared.schemas.Measurement` as JSON), the text, and its bytes' digest."""
+
+    measurement: dict[str, Any]
+    output_text: str
+    output_sha3_256: str
+
+
+def load_pair(choice: PairChoice, *, n_ctx: int, threads: int) -> LoadedPair:
+    """Loads both models and their contexts, and hashes both files.
+
+    Args:
+        choice: A pair that was found.
+        n_ctx: Most tokens of context; the models' trained contexts bound it.
+        threads: Threads to decode with.
+
+    Raises:
+        NoPair: If none was found.
+        LoadFailed: If llama.cpp refuses a file.
+        OutOfMemory: If the models or their contexts do not fit.
+    """
+    if choice.draft is None or choice.target is None:
+        raise NoPair(choice.reason)
+    gpu_layers = -1 if llama_cpp.llama_supports_gpu_offload() else 0
+    opened: list[Weights | Context] = []
+    try:
+        target_weights = Weights(choice.target.path, choice.target.name, gpu_layers=gpu_layers)
+        opened.append(target_weights)
+        draft_weights = Weights(choice.draft.path, choice.draft.name, gpu_layers=gpu_layers)
+        opened.append(draft_weights)
+        capacity = min(n_ctx, target_weights.trained_context, draft_weights.trained_context)
+        target = Context(target_weights, capacity=capacity, threads=threads)
+        opened.append(target)
+        draft = Context(draft_weights, capacity=capacity, threads=threads)
+    except BaseException:
+        for part in reversed(opened):
+            part.close()
+        raise
+    draft_file, target_file = _hashed(choice.draft), _hashed(choice.target)
+    return LoadedPair(draft_file, target_file, draft_weights, target_weights, draft, target, threads)
+
+
+def _hashed(file: ModelFile) -> ModelFile:
+    with Path(file.path).open("rb") as opened:
+        return replace(file, sha256=hashlib.file_digest(opened, "sha256").hexdigest())
+
+
+def run(
+    pair: LoadedPair,
+    request: dict[str, Any],
+    *,
+    on_progress: Callable[[str, int, int], None] = lambda phase, done, total: None,
+    should_stop: Callable[[], str | None] = lambda: None,
+    deadline: float = float("inf"),
+) -> RunOutcome:
+    """Runs and measures one request.
+
+    Args:
+        pair: The loaded pair.
+        request: A run request with its defaults filled in (`shared.schemas.RunRequest`), k a number.
+        on_progress: Told (phase, done, total): steps while "measuring", pairs while "timing".
+        should_stop: Asked between steps; an answer other than None cancels the run.
+        deadline: `time.monotonic()` value at which to end with what there is.
+
+    Raises:
+        RequestRefused: If the prompt leaves no room in the context for one step.
+        Cancelled: If asked to stop.
+        DeadlineExceeded: If the deadline passed before one step was done.
+    """
+    return _Run(pair, request, on_progress, should_stop, deadline).outcome()
+
+
+class _Run:
+    """The state of one run; `outcome` carries it out."""
+
+    def __init__(
+        self,
+        pair: LoadedPair,
+        request: dict[str, Any],
+        on_progress: Callable[[str, int, int], None],
+        should_stop: Callable[[], str | None],
+        deadline: float,
+    ) -> None:
+        self.pair, self.request = pair, request
+        self.k, self.n = int(request["k"]), int(request["n"])
+        self.on_progress, self.should_stop, self.deadline = on_progress, should_stop, deadline
+        self.greedy = request["temperature"] == 0
+        self.ends: Ends = (lambda token: False) if request["ignore_eos"] else pair.target_weights.vocab.ends
+        self.prompt = pair.target_weights.prompt_tokens(request["prompt"], chat=request["chat"])
+        if len(self.prompt) + self.k > pair.target.capacity:
+            raise RequestRefused(
+                f"the prompt has {len(self.prompt)} tokens, too many for a context of {pair.target.capacity}",
+                "shorten the prompt",
+            )
+
+    def outcome(self) -> RunOutcome:
+        """Decodes, times, and puts the measurement together."""
+        prefill(self.prompt, self.pair.draft, self.pair.target)
+        first = self._speculative(self._report_steps)
+        if not first.steps:
+            raise DeadlineExceeded("the deadline passed before one step was done")
+        timed = self._time_pairs(first)
+        text = b"".join(
+            self.pair.target_weights.vocab.piece(token) for token in _text_tokens(first, self.ends)
+        )
+        return RunOutcome(
+            measurement=self._measurement(first, timed),
+            output_text=text.decode("utf-8", "replace"),
+            output_sha3_256=hashlib.sha3_256(text).hexdigest(),
+        )
+
+    def _speculative(self, between: Callable[[Generation], None]) -> Generation:
+        """Decodes the whole generation with the draft, from the prompt; equal at every call."""
+        rule = rule_for(self.request)
+        generation = begin(self.prompt, self.pair.draft, self.pair.target)
+        while len(generation.steps) < self.n and generation.stopped is None:
+            speculative_step(generation, self.pair.draft, self.pair.target, rule, self.k, self.ends)
+            between(generation)
+        return generation
+
+    def _target_only(self, first: Generation) -> list[int]:
+        """Decodes as many tokens by the target alone: freely when greedy, else along the sampled tokens."""
+        forced = None if self.greedy else first.tokens
+        return target_only(
+            self.prompt, self.pair.target, rule_for(self.request), len(first.tokens), forced, self._check_stop
+        )
+
+    def _time_pairs(self, first: Generation) -> _Timed:
+        """Times the generation with and without the draft in turn: A B, B A, A B, ..."""
+        timed = _Timed()
+        began = time.monotonic()
+        try:
+            timed.alone.append(self._target_only(first))  # warm-up, and a first comparison
+            while len(timed.target_only_s) < MAX_PAIRS and (
+                len(timed.target_only_s) < MIN_PAIRS or time.monotonic() - began < TIMING_S
+            ):
+                done = len(timed.target_only_s)
+                self.on_progress("timing", done, max(MIN_PAIRS, done + 1))
+                sides = [self._time_speculative, self._time_target_only]
+                for side in sides if done % 2 == 0 else reversed(sides):
+                    side(first, timed)
+        except _OutOfTime:
+            pass  # what was timed so far counts; a half pair is cut off below
+        timed.cut_to_pairs()
+        return timed
+
+    def _time_speculative(self, first: Generation, timed: _Timed) -> None:
+        with _quiet():
+            began = time.perf_counter()
+            again = self._speculative(lambda generation: self._check_stop())
+            seconds = time.perf_counter() - began
+        timed.speculative_s.append(seconds)
+        timed.repeatable &= again.tokens == first.tokens and again.steps == first.steps
+
+    def _time_target_only(self, first: Generation, timed: _Timed) -> None:
+        with _quiet():
+            began = time.perf_counter()
+            alone = self._target_only(first)
+            seconds = time.perf_counter() - began
+        timed.target_only_s.append(seconds)
+        timed.alone.append(alone)
+
+    def _report_steps(self, generation: Generation) -> None:
+        self.on_progress("measuring", len(generation.steps), self.n)
+        if self.should_stop():
+            raise Cancelled("the run was cancelled")
+        if time.monotonic() > self.deadline and generation.stopped is None and len(generation.steps) < self.n:
+            generation.stopped = "deadline"
+
+    def _check_stop(self) -> None:
+        if self.should_stop():
+            raise Cancelled("the run was cancelled")
+        if time.monotonic() > self.deadline:
+            raise _OutOfTime
+
+    def _measurement(self, first: Generation, timed: _Timed) -> dict[str, Any]:
+        counts = summarise(first.steps, self.k)
+        interval = accepted_rate_ci95(counts.accepted, counts.rejections)
+        speedup = timed.speedup()
+        quality = self._quality(first, timed)
+        return {
+            "label": labels.MEASURED,
+            "mode": "linear",
+            "k_requested": self.request["k"],
+            "n_requested": self.n,
+            "k": self.k,
+            "stopped": first.stopped,
+            "n": counts.n,
+            "drafted": counts.drafted,
+            "accepted": counts.accepted,
+            "rejections": counts.rejections,
+            "emitted": counts.emitted,
+            "acceptance_histogram": list(counts.acceptance_histogram),
+            "accepted_rate": accepted_rate(counts.accepted, counts.rejections),
+            "draft_acceptance_rate": draft_acceptance_rate(counts.accepted, counts.drafted),
+            "mean_accepted_len": mean_accepted_len(counts.emitted, counts.n),
+            "conditional_acceptance": list(counts.conditional),
+            "accepted_rate_ci95": None if interval is None else list(interval),
+            "tokens_per_second": {
+                "speculative": _rate(counts.emitted, timed.speculative_s),
+                "target_only": _rate(counts.emitted, timed.target_only_s),
+            },
+            "speedup": speedup,
+            "verdict": _verdict(counts.n, speedup, quality, timed),
+            "engine": {
+                "name": "llama.cpp",
+                "library": f"llama-cpp-python {version('llama-cpp-python')}",
+                "system": start(),
+                "threads": self.pair.threads,
+                "gpu_layers": self.pair.target_weights.gpu_layers,
+            },
+            "draft": {"name": self.pair.draft_file.name, "sha256": self.pair.draft_file.sha256},
+            "target": {"name": self.pair.target_file.name, "sha256": self.pair.target_file.sha256},
+            "quality": quality,
+            "prompt_tokens": len(self.prompt),
+            "context": self.pair.target.capacity,
+            "blocks": 2 * len(timed.speculative_s),
+            "timing": {"speculative_s": timed.speculative_s, "target_only_s": timed.target_only_s},
+        }
+
+    def _quality(self, first: Generation, timed: _Timed) -> dict[str, Any]:
+        if not self.greedy:
+            return {"identical_rate": None, "label": labels.SAMPLED, "compared_tokens": 0}
+        if not timed.alone:
+            return {"identical_rate": None, "label": labels.UNAVAILABLE, "compared_tokens": 0}
+        different = [alone for alone in timed.alone if alone != first.tokens]
+        label = labels.LOSSLESS
+        if different:
+            tie = all(self._is_tie(first.tokens, alone) for alone in different)
+            label = labels.DIVERGED_TIE if tie else labels.DIVERGED_FAULT
+        return {
+            "identical_rate": 1 - len(different) / len(timed.alone),
+            "label": label,
+            "compared_tokens": len(first.tokens),
+        }
+
+    def _is_tie(self, speculative: Sequence[int], alone: Sequence[int]) -> bool:
+        """Tells whether two outputs part where the target itself is undecided within its own rounding.
+
+        Verification reads k + 1 tokens at once and plain decoding one, and kernels for different widths round
+        differently. The noise is measured on the spot: the same position's logits from a pass of either width.
+        """
+        where = next(
+            i for i, (ours, theirs) in enumerate(zip(speculative, alone, strict=True)) if ours != theirs
+        )
+        prefix = [*self.prompt, *alone[:where]]
+        target = self.pair.target
+        target.truncate(len(self.prompt) - 1)
+        for token in prefix[len(self.prompt) - 1 :]:
+            narrow = target.forward([token], 1)[0].copy()
+        width = min(self.k + 1, len(prefix))
+        target.truncate(len(prefix) - width)
+        wide = target.forward(prefix[-width:], 1)[0]
+        gap = float(narrow[alone[where]] - narrow[speculative[where]])
+        return abs(gap) <= 2 * float(np.abs(narrow - wide).max())
+
+
+class _OutOfTime(Exception):  # noqa: N818
+    """The deadline passed while pairs were being timed."""
+
+
+class _Timed:
+    """Timings of pairs (seconds), what the target alone said each time, and whether every repeat was the same."""
+
+    def __init__(self) -> None:
+        self.speculative_s: list[float] = []
+        self.target_only_s: list[float] = []
+        self.alone: list[list[int]] = []
+        self.repeatable = True
+
+    def cut_to_pairs(self) -> None:
+        pairs = min(len(self.speculative_s), len(self.target_only_s))
+        del self.speculative_s[pairs:], self.target_only_s[pairs:]
+
+    def speedup(self) -> dict[str, Any] | str:
+        ratios = [alone / ours for alone, ours in zip(self.target_only_s, self.speculative_s, strict=True)]
+        interval = median_interval(ratios)
+        if interval is None:
+            return labels.UNAVAILABLE
+        median, low, high = interval
+        return {"label": labels.MEASURED, "median": median, "ci95": [low, high], "pairs": len(ratios)}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps Python's cycle collector out of a timed block; both sides are treated alike."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _rate(tokens: int, seconds: Sequence[float]) -> float | None:
+    return tokens / statistics.median(seconds) if seconds else None
+
+
+def _text_tokens(generation: Generation, ends: Ends) -> list[int]:
+    """Returns the emitted tokens without a final end of text."""
+    return generation.tokens[:-1] if ends(generation.tokens[-1]) else generation.tokens
+
+
+def _verdict(
+    steps: int, speedup: dict[str, Any] | str, quality: dict[str, Any], timed: _Timed
+) -> dict[str, Any]:
+    reasons = []
+    if steps < MIN_STEPS:
+        reasons.append(f"fewer than {MIN_STEPS} steps")
+    if isinstance(speedup, str):
+        reasons.append(f"fewer than {MIN_PAIRS} timed pairs")
+    elif speedup["ci95"][1] - speedup["ci95"][0] > WIDEST_INTERVAL * speedup["median"]:
+        reasons.append("the interval of the speed-up is wider than half its median")
+    if quality["label"] in (labels.DIVERGED_TIE, labels.DIVERGED_FAULT):
+        reasons.append("the output differs from the target's own")
+    if not timed.repeatable:
+        reasons.append("repeats of the speculative decoding did not give the same tokens")
+    return {"valid": not reasons, "reasons": reasons}

@@ -1,0 +1,1 @@
+"""Trains the embedded pair: corpus, tokenizer, target, distilled draft, GGUF export (README.md beside this file)."""
