@@ -21,6 +21,9 @@ TTL_S = 10.0
 PATIENCE_S = 1.0
 """How long a probe waits for a new answer before it gets the old one."""
 
+MAX_MODELS = 500
+"""As many models as a capability frame may list."""
+
 
 class CapabilityWatch:
     """Keeps the last answer about the pair, and has it refreshed when it is old and the worker is idle."""
@@ -76,7 +79,7 @@ class CapabilityWatch:
                     target=event.target.name if event.target else None,
                     family=event.family,
                 ),
-                [ModelListing.model_validate(model) for model in event.models],
+                [ModelListing.model_validate(model) for model in event.models[:MAX_MODELS]],
             )
         except ValidationError:
             log.error("the worker's answer about the pair is not valid")

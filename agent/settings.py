@@ -25,7 +25,9 @@ def _default_state() -> Path:
 
 
 def _default_threads() -> int:
-    return len(os.sched_getaffinity(0))
+    # llama.cpp's threads wait for one another by spinning: when other work holds one up, all are, and decoding
+    # slows down many times over. Half the CPUs leaves room, and is the number of cores where they come in pairs.
+    return max(1, len(os.sched_getaffinity(0)) // 2)
 
 
 class AgentSettings(BaseModel):

@@ -205,7 +205,7 @@ class Supervisor:
         """
         self.on_pair = on_pair
         self._command = command
-        self._hang_s = hang_s
+        self.hang_s = hang_s
         self._grace_s = cancel_grace_s
         self._turn = asyncio.Lock()
         self._child: Child | None = None
@@ -322,10 +322,10 @@ class Supervisor:
         run_id = op.run_id if isinstance(op, RunOp) else None
         while True:
             try:
-                async with asyncio.timeout(self._hang_s):
+                async with asyncio.timeout(self.hang_s):
                     event = await child.read()
             except TimeoutError:
-                child.kill(WorkerHung(f"the decode worker gave no sign of life for {self._hang_s:g} s"))
+                child.kill(WorkerHung(f"the decode worker gave no sign of life for {self.hang_s:g} s"))
                 return None
             except PipeError as exc:
                 child.kill(WorkerDied(exc.cause))

@@ -100,6 +100,13 @@ def test_worker_command() -> None:
     assert "--embedded" in load_settings(["--embedded"], WITH_TOKEN).worker_command()
 
 
+@pytest.mark.parametrize(("cpus", "threads"), [(1, 1), (2, 1), (16, 8)])
+def test_threads(monkeypatch: pytest.MonkeyPatch, cpus: int, threads: int) -> None:
+    """Half the CPUs decode, at least one."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cpus)))
+    assert load_settings([], WITH_TOKEN).threads == threads
+
+
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     """The help names the flags and the other settings."""
     with pytest.raises(SystemExit) as caught:

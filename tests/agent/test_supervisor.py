@@ -48,12 +48,10 @@ class Watched:
 
 
 @asynccontextmanager
-async def watched(
-    *, pair: str = "found", hang_s: float = PATIENCE, grace_s: float = PATIENCE
-) -> AsyncIterator[Watched]:
+async def watched(*, pair: str = "found", grace_s: float = PATIENCE) -> AsyncIterator[Watched]:
     """Supervise a scripted worker."""
     supervisor = Supervisor(
-        [sys.executable, str(SCRIPTED), "--pair", pair], hang_s=hang_s, cancel_grace_s=grace_s
+        [sys.executable, str(SCRIPTED), "--pair", pair], hang_s=PATIENCE, cancel_grace_s=grace_s
     )
     try:
         yield Watched(supervisor)
@@ -171,7 +169,9 @@ async def test_killed_while_idle() -> None:
 
 async def test_descendants_do_not_outlive_the_worker() -> None:
     """A process that the worker has left behind, holding its pipes, is killed as well."""
-    async with watched(hang_s=5 * SHORT) as it:
+    async with watched() as it:
+        await it.supervisor.pair()
+        it.supervisor.hang_s = 5 * SHORT
         assert (await it.code("orphan")).startswith("WORKER_HUNG: the decode worker gave no sign of life")
         events = [it.progress.get_nowait() for _ in range(it.progress.qsize())]
         await_exit(events[-1].done)
@@ -179,7 +179,9 @@ async def test_descendants_do_not_outlive_the_worker() -> None:
 
 async def test_hang() -> None:
     """A worker that gives no sign of life is killed."""
-    async with watched(hang_s=5 * SHORT) as it:
+    async with watched() as it:
+        await it.supervisor.pair()
+        it.supervisor.hang_s = 5 * SHORT
         run = asyncio.create_task(it.code("hang"))
         await it.progress.get()
         pid = it.pid()
