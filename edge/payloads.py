@@ -36,8 +36,8 @@ def receipt(payload: dict[str, Any]) -> dict[str, Any]:
 
 def curve_payload(query: CurveQuery) -> dict[str, Any]:
     """Return the payload of ``/curve``."""
-    accounting = accounting_modeled(query.k, query.cost_ratio, query.verify_cost, tuple(query.alpha))
-    return _stated(labels.CURVE_LABEL, labels.UNAVAILABLE, accounting)
+    accounting = accounting_modeled(query.k, query.cost_ratio, query.verify_cost, query.alpha)
+    return _payload(labels.CURVE_LABEL, labels.UNAVAILABLE, accounting, {})
 
 
 def roadmap_payload(
@@ -59,13 +59,13 @@ def roadmap_payload(
         cost_ratio: Cost ratio of the modeled curve.
         run: What is known of the run, such as its id and progress.
     """
-    return {
-        **_stated(labels.RUN_ROADMAP, labels.UNAVAILABLE, accounting_modeled(k, cost_ratio)),
+    body = {
         **(run or {}),
         "quality_delta": labels.UNAVAILABLE,
         "energy": {"label": labels.UNAVAILABLE, "code": code, "reason": "nothing was measured"},
         "roadmap": {"reason": reason, "code": code, "runbook": runbook},
     }
+    return _payload(labels.RUN_ROADMAP, labels.UNAVAILABLE, accounting_modeled(k, cost_ratio), body)
 
 
 def measured_payload(result: ResultFrame, *, cost_ratio: float, tower_id: str) -> dict[str, Any]:
@@ -77,8 +77,7 @@ def measured_payload(result: ResultFrame, *, cost_ratio: float, tower_id: str) -
     measurement = frame["measurement"]
     quality = measurement["quality"]
     alpha, k = measurement["accepted_rate"], measurement["k"]
-    return {
-        **_stated(labels.RUN_MEASURED, labels.MEASURED, accounting_modeled(k, cost_ratio)),
+    body = {
         "run_id": frame["run_id"],
         "nonce": frame["nonce"],
         "request": frame["request"],
@@ -99,15 +98,17 @@ def measured_payload(result: ResultFrame, *, cost_ratio: float, tower_id: str) -
         # No tower key is pinned on this edge, so the receipt cannot say that this tower measured.
         "tower": {"id": tower_id, "attested": "UNPINNED"},
     }
+    return _payload(labels.RUN_MEASURED, labels.MEASURED, accounting_modeled(k, cost_ratio), body)
 
 
-def _stated(label: str, measured: str, accounting: dict[str, Any]) -> dict[str, Any]:
-    """Return what every payload carries."""
+def _payload(label: str, measured: str, accounting: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
+    """Put around the body what every payload carries; hashing sorts, so this order is for readers."""
     return {
         "schema": labels.PAYLOAD_SCHEMA,
         "label": label,
         "measured": measured,
         "accounting_modeled": accounting,
+        **body,
         "generated_at": now(),
         "doctrine": labels.DOCTRINE,
         "citations": labels.CITATIONS,

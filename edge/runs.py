@@ -7,7 +7,6 @@ check the tower's answer (`shared.runid`).
 from __future__ import annotations
 
 import logging
-import re
 from dataclasses import dataclass, field
 from hmac import compare_digest
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from edge.deadline import Deadline
 from edge.payloads import ACTIVATION_RUNBOOK, measured_payload, receipt, roadmap_payload
 from edge.problems import Problem
+from edge.reasons import failure_reason
 from edge.settings import EdgeSettings
 from edge.tower import FaultKind, Tower, TowerFault, TowerSession
 from shared.checks import check_result
@@ -39,24 +39,6 @@ RUN_DEADLINE_S = 300.0
 ACCEPT_TIMEOUT_S = 10.0
 STATUS_TIMEOUT_S = 5.0
 RETRY_AFTER_S = 2
-
-_REASONS = {
-    ErrorCode.BUSY: "the tower's queue is full",
-    ErrorCode.NO_PAIR: "the tower holds no same-family pair",
-    ErrorCode.BAD_MESSAGE: "the tower did not understand the edge",
-    ErrorCode.BAD_REQUEST: "the tower refused the request",
-    ErrorCode.CONFLICT: "this run id belongs to another request",
-    ErrorCode.NOT_FOUND: "the tower does not know this run",
-    ErrorCode.EXPIRED: "the tower has forgotten this run, and no run is made twice",
-    ErrorCode.CANCELLED: "the run was cancelled",
-    ErrorCode.DEADLINE: "the run did not finish one step before its deadline",
-    ErrorCode.LOAD_FAILED: "the tower could not load the pair",
-    ErrorCode.OUT_OF_MEMORY: "the tower ran out of memory",
-    ErrorCode.WORKER_DIED: "the tower's decode process died",
-    ErrorCode.WORKER_HUNG: "the tower's decode process hung",
-    ErrorCode.GPU_BUSY: "other programs hold the tower's GPU",
-    ErrorCode.INTERNAL: "the tower failed",
-}
 
 
 @dataclass(frozen=True)
@@ -230,7 +212,7 @@ class Runs:
 
     def _failed(self, run: _Run, failed: FailedFrame, submitting: bool) -> Answer:
         code = ErrorCode(failed.code)
-        reason = _REASONS[code] + _told(failed.detail, run.prompt)
+        reason = failure_reason(code, failed.detail, run.prompt)
         logger.warning("run failed: %s", code)
         if submitting and code is ErrorCode.CONFLICT:
             raise Problem(422, "This Idempotency-Key was used with another body; use a new key.")
@@ -314,17 +296,3 @@ def _converse(
                 return running
         else:
             running = Running({"phase": frame.phase, "done": frame.done, "total": frame.total})
-
-
-def _told(detail: str, prompt: str | None) -> str:
-    """Return the tower's own words, cleaned, or nothing if they might repeat the prompt."""
-    words = re.sub(r"[^ -~]+", " ", detail).strip()[:200].rstrip(". ")
-    if not words:
-        return ""
-    if prompt is not None:
-        # Any piece of twelve characters in common is too much; a shorter prompt must not occur at all.
-        size = min(12, len(prompt))
-        pieces = {prompt[start : start + size] for start in range(len(prompt) - size + 1)}
-        if any(words[start : start + size] in pieces for start in range(len(words) - size + 1)):
-            return ""
-    return f": {words}"
