@@ -90,15 +90,13 @@ def _steps(m: Measurement) -> list[str]:
     shortest = 0 if m.stopped in ("context", "end_of_text") else m.k
     if not shortest <= last_drafted <= m.k:
         return ["drafted is not k per step, or a last step is short without stopped saying why"]
-    unrefused = m.n - m.acceptance_histogram[m.k] - m.rejections
-    if unrefused not in (0, 1):
-        return ["rejections does not fit acceptance_histogram"]
     unpaid = m.accepted + m.n - m.emitted
     if unpaid not in ((0, 1) if m.stopped == "end_of_text" else (0,)):
         return ["emitted is not accepted plus one token per step"]
     lasts = [a for a in range(last_drafted + 1) if m.acceptance_histogram[a] and _is_last(a, m)]
     if not lasts:
         return ["drafted, rejections, emitted and stopped fit no last step"]
+    unrefused = m.n - m.acceptance_histogram[m.k] - m.rejections  # 0, or 1 for the last step
     if not any(_conditional_fits(m, unrefused_at=a if unrefused else None) for a in lasts):
         return ["conditional_acceptance is not what acceptance_histogram gives"]
     return []

@@ -134,16 +134,15 @@ def test_altered_conditional_acceptance(run: Run, data: st.DataObject) -> None:
 @given(run=runs(), other=st.sampled_from([None, "end_of_text", "context", "deadline"]))
 def test_altered_stop(run: Run, other: str | None) -> None:
     """A stop that does not explain the counts is refused, for example null for a short run."""
-    k, n_requested, stopped, steps = run
+    k, n_requested, _, steps = run
     frame = result(measurement(*run))
     found = findings(alter(frame, "measurement.stopped", lambda _: other), frame)
     cut = steps[-1].drafted < k
     no_bonus = steps[-1].emitted == steps[-1].accepted
-    explained = (
-        not no_bonus or other == "end_of_text" if other is not None else n_requested == len(steps) and not cut
-    )
-    if other is None and no_bonus:
-        explained = False
+    if other is None:
+        explained = n_requested == len(steps) and not cut and not no_bonus
+    else:
+        explained = (other == "end_of_text" or not no_bonus) and (other != "deadline" or not cut)
     if explained:
         assert found == []
     else:
@@ -309,6 +308,16 @@ def test_an_end_that_no_step_explains() -> None:
     assert "drafted, rejections, emitted and stopped fit no last step" in check_measurement(
         Measurement.model_validate(measured)
     )
+
+
+@pytest.mark.parametrize("stopped", [None, "deadline"])
+def test_a_short_draft_nobody_explains(stopped: str | None) -> None:
+    """Only the context's end cuts a draft short, so elsewhere a draft too few is found though no rate shows it."""
+    measured = measurement(2, 3, stopped, [Step(2, 0, True, 1)] * 3)
+    measured.update(drafted=5)
+    assert check_measurement(Measurement.model_validate(measured)) == [
+        "drafted is not k per step, or a last step is short without stopped saying why"
+    ]
 
 
 def test_a_refusal_left_out() -> None:

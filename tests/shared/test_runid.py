@@ -52,15 +52,14 @@ def test_the_request_is_left_alone() -> None:
     assert request == GOLDEN["request"]
 
 
-@given(st.integers(0, 67), st.sampled_from(ALPHABET))
-def test_any_altered_character_is_refused(position: int, character: str) -> None:
+def test_any_altered_character_is_refused() -> None:
     """A run id with any one character replaced is not ours, nor is another spelling of it."""
     run_id = GOLDEN["run_id"]
     assert len(run_id) == 68
-    altered = run_id[:position] + character + run_id[position + 1 :]
-    if altered != run_id:
-        with pytest.raises(RunIdError):
-            KEYS.parse(altered)
+    for position in range(68):
+        for character in set(ALPHABET) - {run_id[position]}:
+            with pytest.raises(RunIdError):
+                KEYS.parse(run_id[:position] + character + run_id[position + 1 :])
 
 
 @pytest.mark.parametrize(

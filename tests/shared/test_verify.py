@@ -150,6 +150,7 @@ FORGED: list[tuple[str, dict[str, Any], str]] = [
     ("draft", {"draft_model": "other"}, "summary"),
     ("target", {"target_model": None}, "summary"),
     ("quality", {"quality_delta": {"identical_rate": 1.0, "label": "MEASURED (diverged: tie)"}}, "summary"),
+    ("quality true", {"quality_delta": {"identical_rate": True, "label": "MEASURED (lossless)"}}, "summary"),
     ("energy zero", {"energy": {"label": "MEASURED", "joules_per_token": {"speculative": 0}}}, "summary"),
     ("energy missing", {"energy": None}, "summary"),
     ("cost ratio", {"accounting_modeled": accounting_modeled(4, 0.1)}, "summary"),
