@@ -24,6 +24,9 @@ from shared.estimators import Step
 Ends = Callable[[int], bool]
 """Whether a token ends the text."""
 
+PREFILL_PART = 256
+"""Tokens of the prompt read between two signs of life."""
+
 
 class CacheError(AgentError):
     """A KV cache does not hold what the algorithm put there."""
@@ -86,12 +89,19 @@ def begin(prompt: Sequence[int], draft: CausalModel, target: CausalModel) -> Gen
     return Generation(pending=prompt[-1], unread=[prompt[-1]])
 
 
-def prefill(prompt: Sequence[int], *models: CausalModel) -> None:
-    """Makes each model read all but the last token of `prompt`, from an empty cache."""
-    for model in models:
-        model.truncate(0)
-        if len(prompt) > 1:
-            model.forward(prompt[:-1], 1)
+def prefill(prompt: Sequence[int], model: CausalModel, between: Callable[[int], None]) -> None:
+    """Makes `model` read all but the last token of `prompt`, from an empty cache.
+
+    Args:
+        prompt: Token ids, at least one.
+        model: The model.
+        between: Told the number of tokens read so far, after each `PREFILL_PART` of them; may raise to stop.
+    """
+    model.truncate(0)
+    last = len(prompt) - 1
+    for start in range(0, last, PREFILL_PART):
+        model.forward(prompt[start : min(start + PREFILL_PART, last)], 1)
+        between(model.length)
 
 
 def speculative_step(
@@ -142,8 +152,8 @@ def speculative_step(
     run.tokens += emitted
     run.steps.append(Step(len(drafted), accepted, rejected, len(emitted)))
 
-    # Roll back: both caches keep what is committed now, pending and the accepted drafts.
-    committed += 1 + accepted
+    # Roll back: both caches keep what is committed now, which is everything but the last emitted token.
+    committed += len(emitted)
     target.truncate(committed)
     draft.truncate(min(committed, draft.length))
     run.pending = emitted[-1]

@@ -154,7 +154,9 @@ class _Run:
         deadline: float,
     ) -> None:
         self.pair, self.request = pair, request
-        self.k, self.n = int(request["k"]), int(request["n"])
+        if not isinstance(request["k"], int):
+            raise RequestRefused("k must be a number: choosing it automatically is not there yet", "name a k")
+        self.k, self.n = request["k"], int(request["n"])
         self.on_progress, self.should_stop, self.deadline = on_progress, should_stop, deadline
         self.greedy = request["temperature"] == 0
         self.ends: Ends = (lambda token: False) if request["ignore_eos"] else pair.target_weights.vocab.ends
@@ -167,10 +169,8 @@ class _Run:
 
     def outcome(self) -> RunOutcome:
         """Decodes, times, and puts the measurement together."""
-        prefill(self.prompt, self.pair.draft, self.pair.target)
+        self._prefill()
         first = self._speculative(self._report_steps)
-        if not first.steps:
-            raise DeadlineExceeded("the deadline passed before one step was done")
         timed = self._time_pairs(first)
         text = b"".join(
             self.pair.target_weights.vocab.piece(token) for token in _text_tokens(first, self.ends)
@@ -180,6 +180,21 @@ class _Run:
             output_text=text.decode("utf-8", "replace"),
             output_sha3_256=hashlib.sha3_256(text).hexdigest(),
         )
+
+    def _prefill(self) -> None:
+        total = 2 * (len(self.prompt) - 1)
+        before = 0
+        for model in (self.pair.draft, self.pair.target):
+
+            def between(done: int, before: int = before) -> None:
+                self.on_progress("prefill", before + done, total)
+                try:
+                    self._check_stop()
+                except _OutOfTime:
+                    raise DeadlineExceeded("the deadline passed before one step was done") from None
+
+            prefill(self.prompt, model, between)
+            before += model.length
 
     def _speculative(self, between: Callable[[Generation], None]) -> Generation:
         """Decodes the whole generation with the draft, from the prompt; equal at every call."""

@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -40,11 +40,16 @@ _TOKENIZER_FIELDS = {
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A model by the name people know it by; `sha256` is of the whole file, None until somebody hashed it."""
+    """A model by the name people know it by.
+
+    `version` (size and time of change, nanoseconds) tells one file from the next at the same path; `sha256` is of the
+    whole file, None until somebody hashed it.
+    """
 
     name: str
     path: Path
     sha256: str | None = None
+    version: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -147,7 +152,7 @@ def _pair(draft: _Seen, target: _Seen, models: list[dict[str, Any]]) -> PairChoi
 def _see(file: ModelFile) -> _Seen:
     try:
         facts = file.path.stat()
-        return _read(file, facts.st_size, facts.st_mtime_ns)
+        return _read(replace(file, version=(facts.st_size, facts.st_mtime_ns)))
     except FileNotFoundError:
         return _Seen(file, fault="the file does not exist")
     except LoadFailed as exc:
@@ -157,8 +162,9 @@ def _see(file: ModelFile) -> _Seen:
 
 
 @lru_cache(maxsize=256)
-def _read(file: ModelFile, size: int, modified: int) -> _Seen:
-    """Reads one file's metadata, anew when its size or time of change differ."""
+def _read(file: ModelFile) -> _Seen:
+    """Reads one file's metadata, once per version of it."""
+    size = file.version[0] if file.version else 0
     metadata = read_metadata(file.path)
     tokenizer = tuple((key, metadata.get(key)) for key in _TOKENIZER_FIELDS)
     family = metadata.get("general.architecture")
