@@ -29,7 +29,12 @@ class Model(BaseModel):
     """Base of all models: strict, finite, frozen, no unknown fields, no values in errors."""
 
     model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, hide_input_in_errors=True
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+        defer_build=True,  # a cold start pays for the models it uses, not for all of them
     )
 
     @model_serializer(mode="wrap")

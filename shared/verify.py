@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from shared import labels
 from shared.canonical import CanonicalError, canonical_bytes, sha3_256_hex
@@ -25,7 +25,7 @@ from shared.schemas import Energy, Measurement
 
 Status = Literal["ok", "failed", "warning", "skipped"]
 
-_ENERGY: Final[TypeAdapter[Any]] = TypeAdapter(Energy)
+_ENERGY: Final[TypeAdapter[Any]] = TypeAdapter(Energy, config=ConfigDict(defer_build=True))
 # What only a measurement can give; without one each is absent, null or UNAVAILABLE.
 _MEASURED_ONLY: Final = (
     "measurement",

@@ -139,8 +139,13 @@ class FailedFrame(Frame):
 ClientFrame = ProbeFrame | RunFrame | StatusFrame | CancelFrame
 AgentFrame = CapabilityFrame | AcceptedFrame | ProgressFrame | ResultFrame | FailedFrame
 
-_CLIENT: Final[TypeAdapter[ClientFrame]] = TypeAdapter(Annotated[ClientFrame, Field(discriminator="type")])
-_AGENT: Final[TypeAdapter[AgentFrame]] = TypeAdapter(Annotated[AgentFrame, Field(discriminator="type")])
+_LATER: Final = ConfigDict(defer_build=True)
+_CLIENT: Final[TypeAdapter[ClientFrame]] = TypeAdapter(
+    Annotated[ClientFrame, Field(discriminator="type")], config=_LATER
+)
+_AGENT: Final[TypeAdapter[AgentFrame]] = TypeAdapter(
+    Annotated[AgentFrame, Field(discriminator="type")], config=_LATER
+)
 
 
 def parse_client_frame(text: str | bytes) -> ClientFrame:
