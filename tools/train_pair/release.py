@@ -12,14 +12,28 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from tools.train_pair.export import weights, write_gguf
 from tools.train_pair.train import load
 
-EMBEDDED = Path(__file__).parents[2] / "agent" / "embedded"
+ROOT = Path(__file__).parents[2]
+EMBEDDED = ROOT / "agent" / "embedded"
+TOKENISATION = ROOT / "tests" / "agent" / "tokenisation.json"
+HARD_TEXTS = [
+    "a",
+    " ",
+    "\n\n\n  x",
+    "naïve café",
+    "日本語 テキスト",
+    "🙂🙃",
+    "x" * 300,
+    "don't  I'll WE'VE",
+    "\t\tif  x:\r\n",
+]
 FORMATS = {"draft": "f16", "target": "f32"}
 PROMPTS_PER_DOMAIN = 120
 PROMPT_CHARACTERS = 220
-COMMANDS = Path(__file__).with_name("README.md")
 
 
 def prompts(held_out: list[dict[str, str]], seed: int) -> list[dict[str, str]]:
@@ -82,7 +96,7 @@ def card(records: dict[str, dict[str, Any]], sums: dict[str, str]) -> str:
         "## Data and licences",
         "",
         "* Prose: the King James Bible as packaged by Debian (`bible-kjv-text`); the text is in the public domain.",
-        f"* Code: the standard library of CPython {platform.python_version()}, under the PSF licence (`PSF-LICENSE.txt`).",
+        f"* Code: the standard library of CPython {platform.python_version()}, PSF licence (`PSF-LICENSE.txt`).",
         "* Every 40th chapter and every 40th file were kept out of training; `prompts.json` is cut from those.",
         "* The weights are released under Apache-2.0, like the rest of this project.",
         "",
@@ -115,6 +129,10 @@ def main() -> None:
     (EMBEDDED / "prompts.json").write_text(
         json.dumps(cut, ensure_ascii=False, indent=0) + "\n", encoding="utf-8"
     )
+    tokenizer = Tokenizer.from_file(str(work / "tokenizer.json"))
+    texts = [one["prompt"] for one in cut] + HARD_TEXTS
+    encoded = [{"text": text, "ids": tokenizer.encode(text).ids} for text in texts]
+    TOKENISATION.write_text(json.dumps(encoded, ensure_ascii=False) + "\n", encoding="utf-8")
     shutil.copy(Path(sysconfig.get_paths()["stdlib"]) / "LICENSE.txt", EMBEDDED / "PSF-LICENSE.txt")
     sums = {
         name: hashlib.sha256((EMBEDDED / name).read_bytes()).hexdigest()
