@@ -109,7 +109,7 @@ def speculative_step(
 ) -> None:
     """Drafts k tokens, verifies them in one target pass, emits the survivors and one more, rolls both caches back.
 
-    Near the end of the context fewer are drafted; with room for none, the run stops with "context". An accepted
+    Where the context ends fewer are drafted, or none, and the run stops with "context". An accepted
     end-of-text token ends the run: drafts after it are not examined, and no bonus token follows it.
 
     Args:
@@ -151,6 +151,8 @@ def speculative_step(
             break
     run.tokens += emitted
     run.steps.append(Step(len(drafted), accepted, rejected, len(emitted)))
+    if len(drafted) < k and run.stopped is None:
+        run.stopped = "context"
 
     # Roll back: both caches keep what is committed now, which is everything but the last emitted token.
     committed += len(emitted)

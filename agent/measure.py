@@ -371,7 +371,6 @@ class _Timed:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keeps Python's cycle collector out of a timed block; both sides are treated alike."""
-    gc.collect()
     gc.disable()
     try:
         yield

@@ -1,0 +1,322 @@
+"""Tests of `agent.measure`, over exact table models: what is counted, timed, compared and refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agent import measure
+from agent.errors import Cancelled, DeadlineExceeded, LoadFailed, NoPair, RequestRefused
+from agent.measure import LoadedPair, RunOutcome, load_pair, run
+from agent.pairs import ModelFile, PairChoice
+from agent.sampling import Logits
+from shared import labels
+from shared.canonical import sha3_256_hex
+from shared.checks import check_measurement
+from shared.estimators import median_interval
+from shared.schemas import Measurement, RunRequest
+from tests.agent.tables import Table, TableModel, near, random_table
+
+VOCAB, END = 12, 11
+
+
+class Words:
+    """A vocabulary of one letter a token, whose last token ends the text."""
+
+    def ends(self, token: int) -> bool:
+        """Tells the end-of-text token."""
+        return token == END
+
+    def piece(self, token: int) -> bytes:
+        """Spells a token."""
+        return b"" if token == END else bytes([ord("a") + token])
+
+
+class Texts:
+    """Stands for loaded weights: a prompt's letters are its tokens."""
+
+    gpu_layers = 0
+    vocab = Words()
+
+    def prompt_tokens(self, text: str, *, chat: bool) -> list[int]:
+        """Spells a prompt."""
+        return [ord(letter) - ord("a") for letter in text]
+
+
+def pair_of(target: TableModel, draft: TableModel) -> LoadedPair:
+    """Returns two table models as a loaded pair."""
+    files = [ModelFile(name, None, "0" * 64) for name in ("small", "large")]  # type: ignore[arg-type]
+    return LoadedPair(files[0], files[1], Texts(), Texts(), draft, target, threads=1)  # type: ignore[arg-type]
+
+
+def endless(seed: int = 1) -> Table:
+    """Returns random logits under which the text never ends."""
+    table = random_table(VOCAB, seed)
+    table[:, END] = -50
+    return table
+
+
+def request(**fields: Any) -> dict[str, Any]:
+    """Returns a run request with its defaults filled in."""
+    return RunRequest(prompt="ab", **{"n": 20, **fields}).model_dump()
+
+
+def measured(target: Table, draft: Table, capacity: int = 4096, **fields: Any) -> RunOutcome:
+    """Runs a request over two tables and checks the measurement against itself."""
+    outcome = run(pair_of(TableModel(target, capacity), TableModel(draft, capacity)), request(**fields))
+    assert check_measurement(Measurement.model_validate(outcome.measurement)) == []
+    return outcome
+
+
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times the fewest pairs."""
+    monkeypatch.setattr(measure, "TIMING_S", 0.0)
+
+
+@pytest.mark.parametrize("k", [1, 4, 16])
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_measurement_is_consistent(k: int, temperature: float) -> None:
+    """Greedy and sampled measurements pass every check that the edge makes."""
+    table = endless()
+    outcome = measured(table, near(table, 2, 0.5), k=k, temperature=temperature)
+    m = outcome.measurement
+    assert (m["n"], m["k"], m["stopped"], m["speedup"]["pairs"]) == (20, k, None, 6)
+    assert m["quality"]["label"] == (labels.SAMPLED if temperature else labels.LOSSLESS)
+    assert m["emitted"] == len(outcome.output_text)
+    assert outcome.output_sha3_256 == sha3_256_hex(outcome.output_text.encode())
+    assert m["verdict"]["valid"] in (True, False)
+
+
+def test_same_request_same_counts() -> None:
+    """Two runs of one request give the same text, counts and histogram; only timings differ."""
+    table = endless()
+    runs = [measured(table, near(table, 2, 0.5), temperature=1.0, seed=9) for _ in range(2)]
+    assert runs[0].output_text == runs[1].output_text
+    counted = [
+        {k: v for k, v in r.measurement.items() if k in ("steps", "acceptance_histogram")} for r in runs
+    ]
+    assert counted[0] == counted[1]
+
+
+def test_end_of_text_is_no_output() -> None:
+    """The end-of-text token counts as emitted and is left out of the output."""
+    table = np.full((VOCAB, VOCAB), -9, np.float32)
+    for token in range(VOCAB - 1):
+        table[token, token + 1] = 9
+    outcome = measured(table, table, k=4)
+    m = outcome.measurement
+    assert outcome.output_text == "cdefghijk"
+    assert (m["stopped"], m["n"], m["emitted"], m["accepted"]) == ("end_of_text", 2, 10, 8)
+    assert outcome.output_sha3_256 == sha3_256_hex(b"cdefghijk")
+
+
+def test_ignore_eos_goes_on() -> None:
+    """With ignore_eos the text goes on past its end."""
+    table = random_table(VOCAB, 1)
+    table[:, END] = 9
+    assert measured(table, table, n=5, ignore_eos=True).measurement["stopped"] is None
+    assert measured(table, table, n=5).measurement["stopped"] == "end_of_text"
+
+
+def test_context_end() -> None:
+    """A run that fills the context says so and keeps its counts consistent."""
+    table = endless()
+    for capacity in range(8, 24):
+        m = measured(table, near(table, 2, 0.5), capacity=capacity, k=4).measurement
+        assert m["stopped"] == "context"
+
+
+def test_blocks_alternate() -> None:
+    """After a warm-up the blocks come in the order A B B A, A speculative and B the target alone."""
+    log: list[str] = []
+
+    class Logged(TableModel):
+        def forward(self, tokens: Sequence[int], rows: int) -> Logits:
+            """Notes which side is decoding: only speculation reads more than one token at a time."""
+            side = "A" if len(tokens) > 1 else "B"
+            if not log or log[-1] != side:
+                log.append(side)
+            return super().forward(tokens, rows)
+
+    table = endless()
+    run(pair_of(Logged(table), TableModel(table)), request(k=4))
+    # The prompt's first token, the counted generation, the warm-up; then A|BB|AA|BB|AA|BB|A with repeats folded.
+    assert "".join(log) == "BAB" + "ABABAB" + "A"
+
+
+def test_speedup_is_the_median_of_ratios() -> None:
+    """The measured speed-up is the median and order-statistic interval of the pairs' time ratios."""
+    table = endless()
+    m = measured(table, near(table, 2, 0.5)).measurement
+    timing = m["timing"]
+    ratios = [a / s for a, s in zip(timing["target_only_s"], timing["speculative_s"], strict=True)]
+    interval = median_interval(ratios)
+    assert interval is not None
+    assert (m["speedup"]["median"], tuple(m["speedup"]["ci95"])) == (interval[0], interval[1:])
+
+
+class WidthSensitive(TableModel):
+    """A target whose logits depend a little on how many tokens a pass reads, as kernels' rounding does."""
+
+    def __init__(self, table: Table, shift: float) -> None:
+        """Adds `shift` to token 3 in passes over more than one token."""
+        super().__init__(table)
+        self.shift = shift
+
+    def forward(self, tokens: Sequence[int], rows: int) -> Logits:
+        """Shifts wide passes."""
+        logits = super().forward(tokens, rows).copy()
+        if len(tokens) > 1:
+            logits[:, 3] += self.shift
+        return logits
+
+
+def undecided(gap: float) -> Table:
+    """Returns logits under which token 2 leads token 3 by `gap` after token 1."""
+    table = np.zeros((VOCAB, VOCAB), np.float32)
+    table[:, 0] = 5
+    table[1, 0] = 0
+    table[1, 2], table[1, 3] = 5 + gap, 5
+    return table
+
+
+def test_divergence_within_rounding_is_a_tie() -> None:
+    """Outputs that part where the top two are closer than the width's noise are called a tie, and not valid."""
+    table = undecided(0.001)
+    outcome = run(pair_of(WidthSensitive(table, 0.002), TableModel(table)), request())
+    m = outcome.measurement
+    assert m["quality"]["label"] == labels.DIVERGED_TIE
+    assert m["quality"]["identical_rate"] == 0.0
+    assert "the output differs from the target's own" in m["verdict"]["reasons"]
+    assert check_measurement(Measurement.model_validate(m)) == []
+
+
+def test_divergence_beyond_rounding_is_a_fault() -> None:
+    """Outputs that part where the target was not undecided are called a fault."""
+    table = endless()
+
+    class Broken(TableModel):
+        broken = True
+
+        def forward(self, tokens: Sequence[int], rows: int) -> Logits:
+            """Shuffles the logits of wide passes while broken."""
+            logits = super().forward(tokens, rows)
+            return logits[:, ::-1] if len(tokens) == 5 and self.broken else logits
+
+    target = Broken(table)
+    pair = pair_of(target, TableModel(table))
+
+    def honest_noise(self: Any, ours: Sequence[int], theirs: Sequence[int]) -> bool:
+        target.broken = False
+        return bool(original(self, ours, theirs))
+
+    original = measure._Run._is_tie
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure._Run, "_is_tie", honest_noise)
+        m = run(pair, request(k=4)).measurement
+    assert m["quality"]["label"] == labels.DIVERGED_FAULT
+    assert m["verdict"]["valid"] is False
+
+
+def test_unrepeatable_speculation_is_not_valid() -> None:
+    """When a repeat of the speculative decoding gives other tokens the verdict says so."""
+    table = endless()
+
+    class Drifting(TableModel):
+        passes_so_far = 0
+
+        def forward(self, tokens: Sequence[int], rows: int) -> Logits:
+            """Changes its mind after a while."""
+            self.passes_so_far += 1
+            logits = super().forward(tokens, rows)
+            return logits[:, ::-1] if self.passes_so_far > 200 else logits
+
+    m = run(pair_of(TableModel(table), Drifting(table)), request(k=2)).measurement
+    assert m["quality"]["label"] == labels.LOSSLESS
+    assert "repeats of the speculative decoding did not give the same tokens" in m["verdict"]["reasons"]
+
+
+def test_few_steps_are_not_valid() -> None:
+    """A run of fewer than ten steps is measured, and marked as too short."""
+    table = endless()
+    assert "fewer than 10 steps" in measured(table, table, n=3).measurement["verdict"]["reasons"]
+
+
+def test_cancel_stops_between_steps() -> None:
+    """A run that is asked to stop ends at once, in the counted generation and in the timed ones."""
+    table = endless()
+    for after in (3, 60):
+        asked = iter(range(1000))
+        with pytest.raises(Cancelled):
+            run(
+                pair_of(TableModel(table), TableModel(table)),
+                request(),
+                should_stop=lambda after=after, asked=asked: "cancelled" if next(asked) >= after else None,  # type: ignore[misc]
+            )
+
+
+def stop_clock(monkeypatch: pytest.MonkeyPatch, at: Callable[[], bool]) -> None:
+    """Makes the deadline pass once `at()` is true."""
+    monkeypatch.setattr(measure.time, "monotonic", lambda: 1e9 if at() else 0.0)
+
+
+def test_deadline_keeps_the_steps_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deadline within the counted generation keeps its steps, says so, and leaves the speed-up unavailable."""
+    table = endless()
+    target = TableModel(table)
+    stop_clock(monkeypatch, lambda: target.length >= 30)
+    m = run(pair_of(target, TableModel(table)), request(k=4, n=50), deadline=1.0).measurement
+    assert m["stopped"] == "deadline"
+    assert 0 < m["n"] < 50
+    assert m["speedup"] == labels.UNAVAILABLE
+    assert m["tokens_per_second"] == {"speculative": None, "target_only": None}
+    assert check_measurement(Measurement.model_validate(m)) == []
+
+
+def test_deadline_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deadline that passes while the prompt is read leaves nothing to report."""
+    table = endless()
+    stop_clock(monkeypatch, lambda: True)
+    with pytest.raises(DeadlineExceeded):
+        run(pair_of(TableModel(table), TableModel(table)), request(), deadline=1.0)
+
+
+def test_progress_is_told() -> None:
+    """Progress speaks of the prompt, then of steps up to n, then of pairs."""
+    table, said = endless(), list[tuple[str, int, int]]()
+    run(
+        pair_of(TableModel(table), TableModel(table)), request(n=4), on_progress=lambda *now: said.append(now)
+    )
+    assert said[0] == ("prefill", 1, 2)
+    assert [now for now in said if now[0] == "measuring"] == [("measuring", i, 4) for i in range(1, 5)]
+    assert [now[1] for now in said if now[0] == "timing"] == list(range(6))
+
+
+def test_prompt_longer_than_the_context_is_refused() -> None:
+    """A prompt that leaves no room for one step is refused with its length, before anything is decoded."""
+    table = endless()
+    with pytest.raises(RequestRefused, match="2 tokens, too many for a context of 5"):
+        run(pair_of(TableModel(table, 5), TableModel(table, 5)), request(k=4))
+
+
+def test_automatic_k_is_refused() -> None:
+    """An automatic k is refused rather than guessed."""
+    table = endless()
+    with pytest.raises(RequestRefused):
+        run(pair_of(TableModel(table), TableModel(table)), request(k="auto"))
+
+
+def test_loading_without_a_pair_is_refused(tmp_path: Any) -> None:
+    """Loading where no pair was found, or from a damaged file, is an error that names no path."""
+    with pytest.raises(NoPair, match="none here"):
+        load_pair(PairChoice(False, "none here"), n_ctx=64, threads=1)
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + bytes(100))
+    file = ModelFile("broken", broken)
+    with pytest.raises(LoadFailed) as raised:
+        load_pair(PairChoice(True, "", file, file), n_ctx=64, threads=1)
+    assert str(tmp_path) not in str(raised.value)
