@@ -276,3 +276,7 @@ def _text(data: bytes) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         raise InputError("BAD_INPUT", "the prompt is not UTF-8") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

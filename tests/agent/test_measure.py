@@ -261,7 +261,7 @@ def test_cancel_stops_between_steps() -> None:
 
 def stop_clock(monkeypatch: pytest.MonkeyPatch, at: Callable[[], bool]) -> None:
     """Makes the deadline pass once `at()` is true."""
-    monkeypatch.setattr(measure.time, "monotonic", lambda: 1e9 if at() else 0.0)
+    monkeypatch.setattr("agent.measure.time.monotonic", lambda: 1e9 if at() else 0.0)
 
 
 def test_deadline_keeps_the_steps_done(monkeypatch: pytest.MonkeyPatch) -> None:

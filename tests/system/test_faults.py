@@ -55,7 +55,7 @@ def children(pid: int) -> list[int]:
 
 def measuring(edge: str, answer: httpx.Response) -> bool:
     """Tells whether a run is being decoded."""
-    progress = get(edge, answer).json()["payload"]["roadmap"].get("progress") or {}
+    progress = get(edge, answer).json()["payload"].get("progress") or {}
     return progress.get("phase") in ("measuring", "timing")
 
 
