@@ -12,7 +12,7 @@ from shared.receipts import build_receipt, unsigned_signature
 from shared.schemas import CurveQuery
 from shared.wire import ResultFrame
 
-UNSIGNED_NOTE = "no signer is configured on this edge; the digest alone proves that nothing was altered"
+UNSIGNED_NOTE = "no signer is configured on this edge; the digest shows damage, not who made the receipt"
 
 # Step 4 of the published walkthrough.
 ACTIVATION_RUNBOOK = [
@@ -30,8 +30,8 @@ def now() -> str:
 
 
 def receipt(payload: dict[str, Any]) -> dict[str, Any]:
-    """Wrap a payload into an unsigned receipt."""
-    return build_receipt(payload, unsigned_signature(UNSIGNED_NOTE), now())
+    """Wrap a payload into an unsigned receipt of the payload's own time."""
+    return build_receipt(payload, unsigned_signature(UNSIGNED_NOTE), payload["generated_at"])
 
 
 def curve_payload(query: CurveQuery) -> dict[str, Any]:
