@@ -3,6 +3,7 @@
 `run_id` is `ID.DIGEST.MAC`, each part 16 bytes in unpadded base64url (RFC 4648 section 5). ID is random, or
 derived from the caller and its Idempotency-Key; DIGEST binds the request; MAC is HMAC-SHA256 (RFC 2104)
 under the run secret. Nonce and prompt salt are derived the same way, so nothing has to be stored.
+`digest_text` gives the DIGEST part of a bound request.
 """
 
 from __future__ import annotations
@@ -69,8 +70,7 @@ class RunKeys:
     def run_id(self, id_bytes: bytes, request: dict[str, Any]) -> str:
         """The run id of a request (with its prompt and all defaults filled in) under `id_bytes`."""
         commitment = prompt_commitment(self.salt(id_bytes), request["prompt"])
-        digest = request_digest(bound_request(request, commitment))[:PART_BYTES]
-        body = f"{_encode(id_bytes)}.{_encode(digest)}"
+        body = f"{_encode(id_bytes)}.{digest_text(bound_request(request, commitment))}"
         return f"{body}.{_encode(self._mac(body.encode())[:PART_BYTES])}"
 
     def parse(self, run_id: str) -> ParsedRunId:
@@ -79,11 +79,11 @@ class RunKeys:
         Raises:
             RunIdError: If the text is malformed or its MAC is not ours.
         """
-        id_text, digest_text = split(run_id)
+        id_part, digest_part = split(run_id)
         body, _, mac = run_id.rpartition(".")
         if not hmac.compare_digest(_decode(mac), self._mac(body.encode())[:PART_BYTES]):
             raise RunIdError("NOT_FOUND", "the run id is not one of ours")
-        return ParsedRunId(_decode(id_text), _decode(digest_text))
+        return ParsedRunId(_decode(id_part), _decode(digest_part))
 
     def salt(self, id_bytes: bytes) -> bytes:
         """The 32 bytes that hide the prompt in its commitment; they go to the caller only."""
@@ -113,6 +113,11 @@ def request_digest(bound: dict[str, Any]) -> bytes:
     return hashlib.sha3_256(canonical_bytes(bound)).digest()
 
 
+def digest_text(bound: dict[str, Any]) -> str:
+    """The DIGEST part of the bound request's run id, 22 characters."""
+    return _encode(request_digest(bound)[:PART_BYTES])
+
+
 def split(run_id: str) -> tuple[str, str]:
     """The ID and DIGEST texts of a well-formed run id; needs no secret, so it proves nothing.
 
@@ -121,10 +126,10 @@ def split(run_id: str) -> tuple[str, str]:
     """
     if not _RUN_ID.fullmatch(run_id):
         raise RunIdError("NOT_FOUND", "the run id is malformed")
-    id_text, digest_text, mac_text = run_id.split(".")
-    for part in (id_text, digest_text, mac_text):
+    id_part, digest_part, mac_part = run_id.split(".")
+    for part in (id_part, digest_part, mac_part):
         _decode(part)
-    return id_text, digest_text
+    return id_part, digest_part
 
 
 def _encode(part: bytes) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
@@ -38,6 +39,19 @@ Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
 Hex64 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(one_line)]
 Line = Annotated[str, AfterValidator(one_line)]  # free text from the tower: one printable line, cut at 500
+
+
+def _utc_time(text: str) -> str:
+    datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ")  # there is no 30 February
+    return text
+
+
+UtcTime = Annotated[
+    str,
+    Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"),
+    AfterValidator(_utc_time),
+    must("be a UTC time like 2026-11-30T00:00:00Z"),
+]
 
 
 class RunRequest(Model):

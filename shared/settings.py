@@ -1,9 +1,13 @@
-"""Settings from the environment: one pydantic model per side, one clear line when a value is wrong."""
+"""Settings from the environment: one pydantic model per side, one clear line when a value is wrong.
+
+`is_token` is the one rule of what may be a bearer token.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -11,10 +15,16 @@ from shared.errors import SpecdecError
 from shared.models import problems
 
 M = TypeVar("M", bound=BaseModel)
+_TOKEN: Final = re.compile(r"[!-~]+")
 
 
 class SettingsError(SpecdecError):
     """The environment holds a setting that cannot be used."""
+
+
+def is_token(text: str) -> bool:
+    """Whether the text can stand after `Bearer ` in a header: visible ASCII without spaces, not empty."""
+    return _TOKEN.fullmatch(text) is not None
 
 
 def load(model_cls: type[M], environ: Mapping[str, str], prefix: str = "SPECDEC_") -> M:

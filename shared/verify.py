@@ -6,7 +6,6 @@ a warning that says so. The trust root is the key the caller pins, never one ins
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final, Literal
@@ -20,7 +19,7 @@ from shared.curve import CurveError, accounting_modeled, expected_speedup
 from shared.dsse import DsseError, open_envelope, statement, strict_base64, verify_envelope
 from shared.models import Reported, explain
 from shared.receipts import DIGEST_ALG
-from shared.runid import PART_BYTES, RunIdError, request_digest, split
+from shared.runid import RunIdError, digest_text, split
 from shared.schemas import Energy, Measurement
 
 Status = Literal["ok", "failed", "warning", "skipped"]
@@ -237,11 +236,10 @@ def _binding(payload: dict[str, Any]) -> Check:
     if request is None:
         return Check("binding", "skipped", "the payload repeats no request")
     try:
-        digest = request_digest(request)[:PART_BYTES]
-        named = split(str(payload.get("run_id")))[1]
+        fits = digest_text(request) == split(str(payload.get("run_id")))[1]
     except (RunIdError, CanonicalError):
         return Check("binding", "failed", "run_id or request is malformed")
-    if base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii") != named:
+    if not fits:
         return Check("binding", "failed", "run_id does not name this request")
     if not isinstance(request, dict) or request.get("prompt_commitment") != payload.get("prompt_commitment"):
         return Check("binding", "failed", "prompt_commitment is not the request's")

@@ -1,7 +1,8 @@
 """The websocket protocol between edge and agent: JSON text frames, each with a `type`.
 
 A frame may carry more fields than its model names; they are kept, never trusted. What goes into a receipt
-(`measurement`, `energy`) is modeled strictly in `shared.schemas`.
+(`measurement`, `energy`) is modeled strictly in `shared.schemas`. Optional are `ended_at` of a result, the time
+at which the run ended, and `k` of `accepted` and `progress`, the run's draft length.
 """
 
 from __future__ import annotations
@@ -16,7 +17,19 @@ from shared.canonical import CanonicalError, strict_loads
 from shared.errors import SpecdecError
 from shared.models import Model, explain
 from shared.runid import RUN_ID_PATTERN
-from shared.schemas import Capability, Count, Energy, Hex64, Line, Measurement, Name, Positive, RunRequest
+from shared.schemas import (
+    Capability,
+    Count,
+    Energy,
+    Hex64,
+    K,
+    Line,
+    Measurement,
+    Name,
+    Positive,
+    RunRequest,
+    UtcTime,
+)
 
 SUBPROTOCOL: Final = "specdec.v1"
 MAX_FRAME: Final = 256 * 1024  # bytes of UTF-8
@@ -100,6 +113,7 @@ class AcceptedFrame(Frame):
     type: Literal["accepted"] = "accepted"
     run_id: RunId
     position: Count
+    k: K | None = None
 
 
 class ProgressFrame(Frame):
@@ -110,6 +124,7 @@ class ProgressFrame(Frame):
     phase: Name
     done: Count
     total: Count
+    k: K | None = None
 
 
 class ResultFrame(Frame):
@@ -124,6 +139,7 @@ class ResultFrame(Frame):
     attestation: dict[str, JsonValue] | None = None
     output: str | None = None
     request: dict[str, JsonValue]
+    ended_at: UtcTime | None = None
 
 
 class FailedFrame(Frame):

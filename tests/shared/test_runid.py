@@ -13,6 +13,7 @@ from shared.runid import (
     RunIdError,
     RunKeys,
     bound_request,
+    digest_text,
     prompt_commitment,
     request_digest,
     split,
@@ -34,6 +35,7 @@ def test_golden_vector() -> None:
     assert commitment == GOLDEN["prompt_commitment"]
     assert bound == GOLDEN["bound_request"]
     assert request_digest(bound).hex() == GOLDEN["request_digest_hex"]
+    assert digest_text(bound) == GOLDEN["run_id"].split(".")[1]
     assert KEYS.run_id(ID, GOLDEN["request"]) == GOLDEN["run_id"]
     assert KEYS.nonce(GOLDEN["run_id"]) == GOLDEN["nonce"]
 

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from shared.settings import SettingsError, load
+from shared.settings import SettingsError, is_token, load
 
 
 class Settings(BaseModel):
@@ -70,3 +70,9 @@ def test_wrong_values(environ: dict[str, str], line: str) -> None:
     with pytest.raises(SettingsError) as refused:
         load(Settings, environ)
     assert str(refused.value) == line
+
+
+def test_tokens() -> None:
+    """A token is what a header can carry: visible ASCII, no spaces, not empty."""
+    assert is_token("!aZ9~") and is_token("x" * 4096)
+    assert not any(map(is_token, ("", " ", "a b", "a\n", "a\r\nX: y", "\x7f", "é", "a\0")))

@@ -83,6 +83,48 @@ def test_frames_built_in_code() -> None:
     }
 
 
+RESULT = next(frame for frame in WIRE["agent"] if frame["type"] == "result")
+
+
+@pytest.mark.parametrize(
+    "time", ["2026-11-30T00:00:00Z", "2024-02-29T23:59:59Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"]
+)
+def test_end_of_a_run(time: str) -> None:
+    """A result may say when its run ended."""
+    frame = parse_agent_frame(json.dumps({**RESULT, "ended_at": time}))
+    assert isinstance(frame, ResultFrame) and frame.ended_at == time
+    assert json.loads(encode(frame)) == {**RESULT, "ended_at": time}
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        *("", "2026-11-30", "2026-11-30T00:00Z", "2026-11-30 00:00:00Z", "2026-11-30t00:00:00z"),
+        *("2026-11-30T00:00:00", "2026-11-30T00:00:00.5Z", "2026-11-30T00:00:00+00:00"),
+        *("2026-11-30T24:00:00Z", "2026-02-30T00:00:00Z", "2026-13-01T00:00:00Z", "0000-01-01T00:00:00Z"),
+        *("2026-11-30T00:00:60Z", "2026-11-30T00:00:61Z", "2026-11-30T00:00:00Z\n", "٢026-11-30T00:00:00Z"),
+        *(1796083200, True, ["2026-11-30T00:00:00Z"]),
+    ],
+    ids=ascii,
+)
+def test_end_of_a_run_refused(time: Any) -> None:
+    """Any other spelling of a time, and a time that does not exist, is refused."""
+    with pytest.raises(WireError, match="^result.ended_at must be a UTC time like 2026-11-30T00:00:00Z$"):
+        parse_agent_frame(json.dumps({**RESULT, "ended_at": time}))
+
+
+@pytest.mark.parametrize("kind", ["accepted", "progress"])
+def test_k_of_a_run_under_way(kind: str) -> None:
+    """While a run goes on its frames may say its k, which is held to the request's range."""
+    frame = next(frame for frame in WIRE["agent"] if frame["type"] == kind)
+    parsed = parse_agent_frame(json.dumps({**frame, "k": 8}))
+    assert isinstance(parsed, AcceptedFrame | ProgressFrame) and parsed.k == 8
+    assert json.loads(encode(parsed)) == {**frame, "k": 8}
+    for bad in (0, 17, 4.0, True, "4", "auto"):
+        with pytest.raises(WireError, match=f"^{kind}.k must be"):
+            parse_agent_frame(json.dumps({**frame, "k": bad}))
+
+
 @pytest.mark.parametrize("frame", [*WIRE["client"], *WIRE["agent"]], ids=named)
 def test_more_fields(frame: dict[str, Any]) -> None:
     """A frame may carry more fields than the protocol names, and keeps them."""
