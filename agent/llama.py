@@ -42,8 +42,8 @@ def _listen(level: int, text: bytes, _: Any) -> None:
 
 
 @lru_cache(maxsize=1)
-def start() -> str:
-    """Starts llama.cpp once in this process; returns its description of processor and build."""
+def system_info() -> str:
+    """Returns llama.cpp's description of processor and build, having started it once in this process."""
     llama_cpp.llama_log_set(_listen, ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()
     return str(llama_cpp.llama_print_system_info().decode()).strip().strip("|").strip()
@@ -75,7 +75,7 @@ class Weights:
             LoadFailed: If llama.cpp refuses the file.
             OutOfMemory: If it does not fit.
         """
-        start()
+        system_info()
         _said.clear()
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = gpu_layers
@@ -203,7 +203,7 @@ class Context:
         _said.clear()
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = capacity
-        params.n_batch = params.n_ubatch = BATCH
+        params.n_batch = params.n_ubatch = min(BATCH, capacity)
         params.n_seq_max = 1
         params.n_threads = params.n_threads_batch = threads
         params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
@@ -233,6 +233,10 @@ class Context:
         Raises:
             CacheError: If llama.cpp cannot place or process them.
         """
+        if self.length + len(tokens) > self.capacity:
+            raise CacheError(
+                f"{len(tokens)} tokens after {self.length} do not fit a context of {self.capacity}"
+            )
         last = (len(tokens) - 1) // BATCH * BATCH
         for start_at in range(0, last, BATCH):
             self._decode(tokens[start_at : start_at + BATCH], 1)
@@ -279,8 +283,13 @@ class Context:
             raise CacheError(f"the cache ends at {last + 1}, not at {length}")
 
     def _recover(self) -> None:
-        """Drops whatever a failed decode has left behind its own beginning."""
-        llama_cpp.llama_memory_seq_rm(self._memory, 0, self.length, -1)
+        """Drops whatever a failed decode has left beyond its own beginning.
+
+        Raises:
+            CacheError: If that cannot be done either.
+        """
+        if not llama_cpp.llama_memory_seq_rm(self._memory, 0, self.length, -1):
+            raise CacheError("this model's memory cannot be rolled back after a failed decode")
 
     def close(self) -> None:
         """Frees the context and its batch."""

@@ -26,7 +26,7 @@ import numpy as np
 
 from agent.decode import Ends, Generation, begin, prefill, speculative_step, target_only
 from agent.errors import Cancelled, DeadlineExceeded, NoPair, RequestRefused
-from agent.llama import Context, Weights, start
+from agent.llama import Context, Weights, system_info
 from agent.pairs import ModelFile, PairChoice
 from agent.sampling import rule_for
 from shared import labels
@@ -48,7 +48,9 @@ TIMING_S = 3.0
 
 MIN_STEPS = 10
 WIDEST_INTERVAL = 0.5
-"""A run below or above these is not valid: too few steps, or an interval wider than half its median."""
+LEAST_PROCESSOR_SHARE = 0.8
+"""A run beyond these is not valid: too few steps, an interval wider than half its median, or decoding threads that had
+to wait for a processor for more than a fifth of the time, because other work had it."""
 
 
 @dataclass
@@ -205,47 +207,60 @@ class _Run:
             between(generation)
         return generation
 
-    def _target_only(self, first: Generation) -> list[int]:
-        """Decodes as many tokens by the target alone: freely when greedy, else along the sampled tokens."""
-        forced = None if self.greedy else first.tokens
-        return target_only(
-            self.prompt, self.pair.target, rule_for(self.request), len(first.tokens), forced, self._check_stop
-        )
+    def _target_only(self, tokens: Sequence[int], *, forced: bool) -> list[int]:
+        """Decodes as many tokens as `tokens` by the target alone, freely or along them; returns what it chose."""
+        rule = rule_for(self.request)
+        along = tokens if forced else None
+        return target_only(self.prompt, self.pair.target, rule, len(tokens), along, self._check_stop)
 
     def _time_pairs(self, first: Generation) -> _Timed:
-        """Times the generation with and without the draft in turn: A B, B A, A B, ..."""
-        timed = _Timed()
+        """Times the generation with and without the draft in turn: A B, B A, A B, ...
+
+        Greedy target-only blocks run freely and are compared, until one differs: from then on, as when sampling, the
+        target is led along the speculative tokens, so that both sides are always timed over the same ones.
+        """
+        timed = _Timed(forced=not self.greedy)
         began = time.monotonic()
         try:
-            timed.alone.append(self._target_only(first))  # warm-up, and a first comparison
+            self._alone(first, timed)  # warm-up, and the first comparison
             while len(timed.target_only_s) < MAX_PAIRS and (
                 len(timed.target_only_s) < MIN_PAIRS or time.monotonic() - began < TIMING_S
             ):
                 done = len(timed.target_only_s)
                 self.on_progress("timing", done, max(MIN_PAIRS, done + 1))
-                sides = [self._time_speculative, self._time_target_only]
-                for side in sides if done % 2 == 0 else reversed(sides):
-                    side(first, timed)
+                forced = timed.forced
+                if done % 2 == 0:
+                    speculative_s, alone_s = self._again(first, timed), self._alone(first, timed)
+                else:
+                    alone_s, speculative_s = self._alone(first, timed), self._again(first, timed)
+                if not timed.repeatable:
+                    break
+                if timed.forced == forced:  # else the target went its own way in this very block
+                    timed.speculative_s.append(speculative_s)
+                    timed.target_only_s.append(alone_s)
         except _OutOfTime:
-            pass  # what was timed so far counts; a half pair is cut off below
-        timed.cut_to_pairs()
+            pass  # the pairs timed so far count
+        if not timed.repeatable:
+            timed.speculative_s, timed.target_only_s = [], []
         return timed
 
-    def _time_speculative(self, first: Generation, timed: _Timed) -> None:
-        with _quiet():
-            began = time.perf_counter()
+    def _again(self, first: Generation, timed: _Timed) -> float:
+        """Decodes speculatively once more; returns its seconds."""
+        with timed.block(self.pair.threads) as seconds:
             again = self._speculative(lambda generation: self._check_stop())
-            seconds = time.perf_counter() - began
-        timed.speculative_s.append(seconds)
         timed.repeatable &= again.tokens == first.tokens and again.steps == first.steps
+        return seconds()
 
-    def _time_target_only(self, first: Generation, timed: _Timed) -> None:
-        with _quiet():
-            began = time.perf_counter()
-            alone = self._target_only(first)
-            seconds = time.perf_counter() - began
-        timed.target_only_s.append(seconds)
-        timed.alone.append(alone)
+    def _alone(self, first: Generation, timed: _Timed) -> float:
+        """Decodes by the target alone; returns its seconds."""
+        with timed.block(self.pair.threads) as seconds:
+            alone = self._target_only(first.tokens, forced=timed.forced)
+        if self.greedy:
+            timed.compared += 1
+            if alone != first.tokens:
+                timed.different.append(alone)
+                timed.forced = True
+        return seconds()
 
     def _report_steps(self, generation: Generation) -> None:
         self.on_progress("measuring", len(generation.steps), self.n)
@@ -288,11 +303,13 @@ class _Run:
                 "target_only": _rate(counts.emitted, timed.target_only_s),
             },
             "speedup": speedup,
-            "verdict": _verdict(counts.n, speedup, quality, timed),
+            "verdict": _verdict(
+                counts.n, speedup, quality, timed, on_cpu=self.pair.target_weights.gpu_layers == 0
+            ),
             "engine": {
                 "name": "llama.cpp",
                 "library": f"llama-cpp-python {version('llama-cpp-python')}",
-                "system": start(),
+                "system": system_info(),
                 "threads": self.pair.threads,
                 "gpu_layers": self.pair.target_weights.gpu_layers,
             },
@@ -308,15 +325,17 @@ class _Run:
     def _quality(self, first: Generation, timed: _Timed) -> dict[str, Any]:
         if not self.greedy:
             return {"identical_rate": None, "label": labels.SAMPLED, "compared_tokens": 0}
-        if not timed.alone:
+        if not timed.compared:
             return {"identical_rate": None, "label": labels.UNAVAILABLE, "compared_tokens": 0}
-        different = [alone for alone in timed.alone if alone != first.tokens]
         label = labels.LOSSLESS
-        if different:
-            tie = all(self._is_tie(first.tokens, alone) for alone in different)
-            label = labels.DIVERGED_TIE if tie else labels.DIVERGED_FAULT
+        if timed.different:
+            label = (
+                labels.DIVERGED_TIE
+                if self._is_tie(first.tokens, timed.different[0])
+                else labels.DIVERGED_FAULT
+            )
         return {
-            "identical_rate": 1 - len(different) / len(timed.alone),
+            "identical_rate": 1 - len(timed.different) / timed.compared,
             "label": label,
             "compared_tokens": len(first.tokens),
         }
@@ -325,16 +344,21 @@ class _Run:
         """Tells whether two outputs part where the target itself is undecided within its own rounding.
 
         Verification reads k + 1 tokens at once and plain decoding one, and kernels for different widths round
-        differently. The noise is measured on the spot: the same position's logits from a pass of either width.
+        differently. The noise is measured on the spot: the same position's logits from a pass of either width. What
+        there is no time left to look into is not called a tie.
         """
         where = next(
             i for i, (ours, theirs) in enumerate(zip(speculative, alone, strict=True)) if ours != theirs
         )
-        prefix = [*self.prompt, *alone[:where]]
+        prefix = [*self.prompt, *speculative[:where]]
         target = self.pair.target
         target.truncate(len(self.prompt) - 1)
-        for token in prefix[len(self.prompt) - 1 :]:
-            narrow = target.forward([token], 1)[0].copy()
+        try:
+            for token in prefix[len(self.prompt) - 1 :]:
+                narrow = target.forward([token], 1)[0].copy()
+                self._check_stop()
+        except _OutOfTime:
+            return False
         width = min(self.k + 1, len(prefix))
         target.truncate(len(prefix) - width)
         wide = target.forward(prefix[-width:], 1)[0]
@@ -347,35 +371,53 @@ class _OutOfTime(Exception):  # noqa: N818
 
 
 class _Timed:
-    """Timings of pairs (seconds), what the target alone said each time, and whether every repeat was the same."""
+    """What repeating the generation has shown.
 
-    def __init__(self) -> None:
+    Attributes:
+        forced: Whether the target alone is led along the speculative tokens.
+        speculative_s: Seconds of each pair's speculative block.
+        target_only_s: Seconds of each pair's target-only block.
+        compared: Greedy target-only blocks compared with the speculative tokens.
+        different: What the target alone said in those that differ.
+        repeatable: Whether every speculative repeat gave the same tokens in the same steps.
+    """
+
+    def __init__(self, *, forced: bool) -> None:
+        self.forced = forced
         self.speculative_s: list[float] = []
         self.target_only_s: list[float] = []
-        self.alone: list[list[int]] = []
+        self.compared = 0
+        self.different: list[list[int]] = []
         self.repeatable = True
+        self._wall_s = self._processor_s = 0.0
 
-    def cut_to_pairs(self) -> None:
-        pairs = min(len(self.speculative_s), len(self.target_only_s))
-        del self.speculative_s[pairs:], self.target_only_s[pairs:]
+    @contextmanager
+    def block(self, threads: int) -> Iterator[Callable[[], float]]:
+        """Times a block, keeping Python's cycle collector out of it; yields how to ask for its seconds afterwards."""
+        lasted = 0.0
+        gc.disable()
+        began, processor = time.perf_counter(), time.process_time()
+        try:
+            yield lambda: lasted
+        finally:
+            lasted = time.perf_counter() - began
+            self._processor_s += (time.process_time() - processor) / threads
+            self._wall_s += lasted
+            gc.enable()
+
+    @property
+    def processor_share(self) -> float:
+        """Share of the timed wall clock that the decoding threads were on a processor (they never sleep)."""
+        return self._processor_s / self._wall_s if self._wall_s else 1.0
 
     def speedup(self) -> dict[str, Any] | str:
+        """Returns the median of the pairs' time ratios with its interval, or UNAVAILABLE."""
         ratios = [alone / ours for alone, ours in zip(self.target_only_s, self.speculative_s, strict=True)]
         interval = median_interval(ratios)
         if interval is None:
             return labels.UNAVAILABLE
         median, low, high = interval
         return {"label": labels.MEASURED, "median": median, "ci95": [low, high], "pairs": len(ratios)}
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps Python's cycle collector out of a timed block; both sides are treated alike."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _rate(tokens: int, seconds: Sequence[float]) -> float | None:
@@ -388,7 +430,7 @@ def _text_tokens(generation: Generation, ends: Ends) -> list[int]:
 
 
 def _verdict(
-    steps: int, speedup: dict[str, Any] | str, quality: dict[str, Any], timed: _Timed
+    steps: int, speedup: dict[str, Any] | str, quality: dict[str, Any], timed: _Timed, *, on_cpu: bool
 ) -> dict[str, Any]:
     reasons = []
     if steps < MIN_STEPS:
@@ -401,4 +443,6 @@ def _verdict(
         reasons.append("the output differs from the target's own")
     if not timed.repeatable:
         reasons.append("repeats of the speculative decoding did not give the same tokens")
+    if on_cpu and timed.processor_share < LEAST_PROCESSOR_SHARE:
+        reasons.append("other work slowed the machine while it was timed")
     return {"valid": not reasons, "reasons": reasons}

@@ -33,6 +33,9 @@ _TOKENIZER_FIELDS = {
     "tokenizer.ggml.eos_token_id": "EOS token",
     "tokenizer.ggml.eot_token_id": "EOT token",
     "tokenizer.ggml.eom_token_id": "EOM token",
+    "tokenizer.ggml.fim_pad_token_id": "FIM pad token",  # llama.cpp ends a text at these three as well
+    "tokenizer.ggml.fim_rep_token_id": "FIM repository token",
+    "tokenizer.ggml.fim_sep_token_id": "FIM file separator",
     "tokenizer.ggml.add_bos_token": "add-BOS rule",
     "tokenizer.ggml.add_eos_token": "add-EOS rule",
 }

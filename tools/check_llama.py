@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import sys
 
-from agent.llama import Context, Weights, start
+from agent.llama import Context, Weights, system_info
 from agent.pairs import EMBEDDED
 
 
 def main() -> int:
     """Decodes and says what was found."""
-    system = start()
+    system = system_info()
     for name in ("draft", "target"):
         weights = Weights(EMBEDDED / f"{name}.gguf", name)
         context = Context(weights, capacity=64, threads=1)

@@ -190,7 +190,9 @@ def test_divergence_within_rounding_is_a_tie() -> None:
     outcome = run(pair_of(WidthSensitive(table, 0.002), TableModel(table)), request())
     m = outcome.measurement
     assert m["quality"]["label"] == labels.DIVERGED_TIE
+    # One free block differs; all later ones are led along the speculative tokens, and still choose otherwise once.
     assert m["quality"]["identical_rate"] == 0.0
+    assert m["speedup"]["pairs"] == 6
     assert "the output differs from the target's own" in m["verdict"]["reasons"]
     assert check_measurement(Measurement.model_validate(m)) == []
 
@@ -238,6 +240,63 @@ def test_unrepeatable_speculation_is_not_valid() -> None:
     m = run(pair_of(TableModel(table), Drifting(table)), request(k=2)).measurement
     assert m["quality"]["label"] == labels.LOSSLESS
     assert "repeats of the speculative decoding did not give the same tokens" in m["verdict"]["reasons"]
+    assert m["speedup"] == labels.UNAVAILABLE
+    assert m["tokens_per_second"] == {"speculative": None, "target_only": None}
+    assert m["timing"] == {"speculative_s": [], "target_only_s": []}
+
+
+def test_a_block_that_goes_its_own_way_is_not_timed() -> None:
+    """A free target-only block that differs is left out of the pairs; all pairs are over the same tokens."""
+    table = endless()
+
+    class Moody(TableModel):
+        blocks = 0
+
+        def truncate(self, length: int) -> None:
+            """Counts the target-only blocks by their return to the prompt."""
+            super().truncate(length)
+            self.blocks += length == 1
+
+        def forward(self, tokens: Sequence[int], rows: int) -> Logits:
+            """Goes astray in one narrow pass of one block."""
+            logits = super().forward(tokens, rows)
+            astray = self.blocks == 5 and len(tokens) == 1 and self.length == 7
+            return logits[:, ::-1] if astray else logits
+
+    m = run(pair_of(Moody(table), TableModel(table)), request(k=4)).measurement
+    assert (m["speedup"]["pairs"], m["quality"]["identical_rate"]) == (6, 1 - 1 / 8)
+    assert m["quality"]["label"] == labels.DIVERGED_FAULT
+    assert check_measurement(Measurement.model_validate(m)) == []
+
+
+def test_classing_a_divergence_heeds_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When no time is left to look into a divergence it is called a fault, and what was measured is kept."""
+    table = undecided(0.001)
+    pair = pair_of(WidthSensitive(table, 0.002), TableModel(table))
+    monkeypatch.setattr(measure._Run, "_quality", _late(measure._Run._quality))
+    m = run(pair, request(), deadline=float("inf")).measurement
+    assert m["quality"]["label"] == labels.DIVERGED_FAULT
+    assert m["speedup"]["pairs"] == 6
+
+
+def _late(quality: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes the deadline lie in the past once quality is looked into."""
+
+    def wrapped(self: Any, *args: Any) -> Any:
+        self.deadline = float("-inf")
+        return quality(self, *args)
+
+    return wrapped
+
+
+def test_other_load_makes_a_run_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the decoding threads had to wait for a processor the verdict says so."""
+    table = endless()
+    slow = iter(range(10**6))
+    monkeypatch.setattr("agent.measure.time.process_time", lambda: next(slow) * 1e-9)
+    m = run(pair_of(TableModel(table), TableModel(table)), request()).measurement
+    assert "other work slowed the machine while it was timed" in m["verdict"]["reasons"]
+    assert m["verdict"]["valid"] is False
 
 
 def test_few_steps_are_not_valid() -> None:
