@@ -409,9 +409,12 @@ def greedy_is_right(step: Callable[..., None]) -> bool:
             full = [one for one in run.steps if one.accepted == one.drafted]
             if any(one.emitted != one.accepted + 1 for one in full[:-1]):
                 return False
+        table = chain(1, 2, 3, 4, 5, 6, 0)
+        run = begin((0,), TableModel(table), TableModel(table))
+        step(run, TableModel(table), TableModel(table), Greedy(), 4, lambda token: token == 2)
+        return run.steps == [Step(4, 2, False, 2)]
     except (CacheError, IndexError, AssertionError, SpecdecError):
         return False
-    return True
 
 
 def test_greedy_is_right_as_it_stands() -> None:
