@@ -20,12 +20,16 @@ export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
     { grep --line-buffered -vE '^(Requirement already satisfied|Looking in)' || true; }
 
 # A cached wheel may have been built for another processor: try one real decode, and rebuild from source if it dies.
-if ! "$venv/bin/python" -m tools.check_llama; then
+status=0
+"$venv/bin/python" -m tools.check_llama || status=$?
+if [ "$status" -ge 128 ]; then
     say "the cached llama.cpp build does not run on this processor: building it again from source"
     "$venv/bin/python" -m pip install --disable-pip-version-check --force-reinstall --no-deps --no-cache-dir \
         --no-binary llama-cpp-python "llama-cpp-python==$("$venv/bin/python" -c \
         'from importlib.metadata import version; print(version("llama-cpp-python"))')"
     "$venv/bin/python" -m tools.check_llama
+elif [ "$status" -ne 0 ]; then
+    exit "$status"
 fi
 touch "$venv/.ready"
 say "ready"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -119,24 +117,3 @@ def test_killed_agent_keeps_finished_runs(tmp_path: Path) -> None:
             lost = get(stack.edge_url, unfinished)
             assert lost.status_code == 410
             assert lost.headers["content-type"].startswith("application/problem+json")
-
-
-def test_demo() -> None:
-    """The demo ends well and shows label, interval, both speed-ups and the offline check."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tools.demo"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=4 * PATIENCE_S,
-        env={**os.environ, **ONE_THREAD},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    for words in (
-        "SPEC-DECODE MEASURED",
-        "95 % interval",
-        "speedup, modeled",
-        "speedup, measured",
-        "lossless",
-    ):
-        assert words in done.stdout
