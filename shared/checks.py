@@ -8,14 +8,25 @@ A finding names the field that does not fit and never holds a value.
 from __future__ import annotations
 
 import math
-from typing import Any
+import statistics
+from typing import Any, Final
 
 from shared import labels
-from shared.canonical import CanonicalError, canonical_bytes
+from shared.canonical import CanonicalError, canonical_bytes, sha3_256_hex
 from shared.curve import predicted_speedup
-from shared.estimators import accepted_rate, draft_acceptance_rate, mean_accepted_len, median_interval
+from shared.estimators import (
+    MIN_STEPS,
+    WIDEST_INTERVAL,
+    accepted_rate,
+    accepted_rate_ci95,
+    draft_acceptance_rate,
+    mean_accepted_len,
+    median_interval,
+)
 from shared.schemas import Measurement, SpeedupMeasured
 from shared.wire import ResultFrame
+
+_DIVERGED: Final = (labels.DIVERGED_TIE, labels.DIVERGED_FAULT)
 
 
 def check_result(result: ResultFrame, *, run_id: str, nonce: str, bound_request: dict[str, Any]) -> list[str]:
@@ -47,8 +58,11 @@ def check_result(result: ResultFrame, *, run_id: str, nonce: str, bound_request:
         findings.append("measurement.quality.label does not fit the temperature that was asked for")
     if bound_request.get("ignore_eos") and measurement.stopped == "end_of_text":
         findings.append("measurement.stopped is end_of_text, which was to be ignored")
-    if result.output is not None and not bound_request.get("include_output"):
-        findings.append("output was not asked for")
+    if result.output is not None:
+        if not bound_request.get("include_output"):
+            findings.append("output was not asked for")
+        if "\ufffd" not in result.output and not _names(result.output_sha3_256, result.output):
+            findings.append("output is not the text that output_sha3_256 names")
     return findings + [f"measurement.{finding}" for finding in check_measurement(measurement)]
 
 
@@ -61,7 +75,9 @@ def check_measurement(measurement: Measurement) -> list[str]:
     findings = _counts(measurement)
     if not findings:  # rates of wrong counts would only repeat the finding
         findings = _steps(measurement) + _rates(measurement)
-    return findings + _speedup(measurement) + _modeled(measurement) + _words(measurement)
+    for part in (_context, _speedup, _timing, _modeled, _quality, _verdict):
+        findings += part(measurement)
+    return findings
 
 
 def _counts(m: Measurement) -> list[str]:
@@ -118,48 +134,89 @@ def _conditional_fits(m: Measurement, unrefused_at: int | None) -> bool:
     for j, given in enumerate(m.conditional_acceptance, start=1):
         reached = sum(histogram[j:])
         refused = histogram[j - 1] - (unrefused_at == j - 1)
-        if not _same(given, accepted_rate(reached, refused)):
+        if not _close(given, accepted_rate(reached, refused)):
             return False
     return True
 
 
 def _rates(m: Measurement) -> list[str]:
     findings = []
-    if not _same(m.accepted_rate, accepted_rate(m.accepted, m.rejections)):
+    if not _close(m.accepted_rate, accepted_rate(m.accepted, m.rejections)):
         findings.append("accepted_rate is not accepted / (accepted + rejections)")
-    if not _same(m.draft_acceptance_rate, draft_acceptance_rate(m.accepted, m.drafted)):
+    if not _close(m.draft_acceptance_rate, draft_acceptance_rate(m.accepted, m.drafted)):
         findings.append("draft_acceptance_rate is not accepted / drafted")
-    if not _same(m.mean_accepted_len, mean_accepted_len(m.emitted, m.n)):
+    if not _close(m.mean_accepted_len, mean_accepted_len(m.emitted, m.n)):
         findings.append("mean_accepted_len is not emitted / n")
     if (m.accepted_rate_ci95 is None) != (m.accepted_rate is None):
         findings.append("accepted_rate_ci95 must be null exactly when accepted_rate is")
     elif m.accepted_rate_ci95 is not None and m.accepted_rate is not None:
         low, high = m.accepted_rate_ci95
-        if not 0 <= low <= m.accepted_rate <= high <= 1:
-            findings.append("accepted_rate_ci95 must lie in 0 to 1 and contain accepted_rate")
+        wilson = accepted_rate_ci95(m.accepted, m.rejections)
+        if not (0 <= low <= m.accepted_rate <= high <= 1 and low < high):
+            findings.append("accepted_rate_ci95 must be a range in 0 to 1 that contains accepted_rate")
+        elif m.timing is not None and not (wilson and _close(low, wilson[0]) and _close(high, wilson[1])):
+            findings.append("accepted_rate_ci95 is not the Wilson interval of accepted and rejections")
     return findings
+
+
+def _context(m: Measurement) -> list[str]:
+    if m.context is None or m.prompt_tokens is None or m.prompt_tokens + m.emitted - 1 <= m.context:
+        return []  # the last token emitted is never read, so it needs no room
+    return ["prompt_tokens and emitted do not fit into context"]
 
 
 def _speedup(m: Measurement) -> list[str]:
+    if isinstance(m.speedup, SpeedupMeasured):
+        low, high = m.speedup.ci95
+        if not 0 < low <= m.speedup.median <= high:
+            return ["speedup.ci95 must be ordered and contain speedup.median"]
+    return []
+
+
+def _timing(m: Measurement) -> list[str]:
+    """Recompute what follows from the timings; who gives none at all, not even null, is believed."""
+    timing, speedup, rates = m.timing, m.speedup, m.tokens_per_second
     findings = []
-    timing = m.timing
-    if timing is not None and len(timing.speculative_s) != len(timing.target_only_s):
+    if timing is None:
+        if m.blocks is not None:
+            findings.append("blocks has no timing behind it")
+        if "timing" in m.model_fields_set and isinstance(speedup, SpeedupMeasured):
+            findings.append("speedup has no timing behind it")
+        if "timing" in m.model_fields_set and (rates.speculative or rates.target_only):
+            findings.append("tokens_per_second has no timing behind it")
+        return findings
+    count = len(timing.speculative_s)
+    if len(timing.target_only_s) != count:
         return ["timing must have one entry per pair on both sides"]
-    if not isinstance(m.speedup, SpeedupMeasured):
-        return []
-    low, high = m.speedup.ci95
-    if not 0 < low <= m.speedup.median <= high:
-        findings.append("speedup.ci95 must be ordered and contain speedup.median")
-    if timing is not None:
-        pairs = zip(timing.target_only_s, timing.speculative_s, strict=True)
-        interval = median_interval([alone / speculative for alone, speculative in pairs])
-        if m.speedup.pairs != len(timing.speculative_s):
-            findings.append("speedup.pairs is not the number of pairs in timing")
-        elif interval is None or not _same_or_rounded(m.speedup.median, interval[0]):
-            findings.append("speedup.median is not the median of timing")
-        elif not (_same_or_rounded(low, interval[1]) and _same_or_rounded(high, interval[2])):
-            findings.append("speedup.ci95 is not the order-statistic interval of timing")
+    if m.blocks is not None and m.blocks != 2 * count:
+        findings.append("blocks is not two per pair in timing")
+    # Where the two sides decoded different tokens there are timings, but nothing follows from them.
+    excused = not {labels.REPEATS_DIFFER, labels.OUTPUT_DIFFERS}.isdisjoint(m.verdict.reasons)
+    withheld = excused and rates.speculative is None and rates.target_only is None
+    if not withheld and not (
+        _close(rates.speculative, _per_second(m.emitted, timing.speculative_s))
+        and _close(rates.target_only, _per_second(m.emitted, timing.target_only_s))
+    ):
+        findings.append("tokens_per_second is not emitted / the median of timing")
+    pairs = zip(timing.target_only_s, timing.speculative_s, strict=True)
+    ratios = [alone / speculative for alone, speculative in pairs]
+    if not all(map(math.isfinite, ratios)):
+        return [*findings, "timing has a pair whose ratio is not finite"]
+    interval = median_interval(ratios)
+    if not isinstance(speedup, SpeedupMeasured):
+        if interval is not None and not excused:
+            findings.append("speedup is UNAVAILABLE, yet timing has pairs enough")
+    elif speedup.pairs != count:
+        findings.append("speedup.pairs is not the number of pairs in timing")
+    elif interval is None or not _close_or_rounded(speedup.median, interval[0]):
+        findings.append("speedup.median is not the median of timing")
+    elif not all(map(_close_or_rounded, speedup.ci95, interval[1:])):
+        findings.append("speedup.ci95 is not the order-statistic interval of timing")
     return findings
+
+
+def _per_second(tokens: int, seconds: list[float]) -> float | None:
+    return tokens / statistics.median(seconds) if seconds else None
 
 
 def _modeled(m: Measurement) -> list[str]:
@@ -173,41 +230,56 @@ def _modeled(m: Measurement) -> list[str]:
     if m.calibration is None or m.accepted_rate is None or len(costs) <= m.k:
         return [*findings, "speedup_predicted has no calibration behind it"]
     predicted = predicted_speedup(m.accepted_rate, m.k, m.calibration.cost_ratio, costs)
-    if not _same_or_rounded(m.speedup_predicted.value, predicted):
+    if not _close_or_rounded(m.speedup_predicted.value, predicted):
         findings.append("speedup_predicted is not what calibration and accepted_rate give")
     return findings
 
 
-def _words(m: Measurement) -> list[str]:
+def _quality(m: Measurement) -> list[str]:
     findings = []
     quality = m.quality
     if quality.identical_rate is None:
-        fits = quality.label.startswith(labels.UNAVAILABLE)
+        fits = quality.label in (labels.SAMPLED, labels.UNAVAILABLE)
     elif quality.identical_rate == 1.0:
         fits = quality.label == labels.LOSSLESS
     else:
-        fits = quality.label in (labels.DIVERGED_TIE, labels.DIVERGED_FAULT)
+        fits = quality.label in _DIVERGED
     if not fits:
         findings.append("quality.label does not fit quality.identical_rate")
-    if quality.compared_tokens > m.emitted:
-        findings.append("quality.compared_tokens exceeds emitted")
-    if quality.identical_rate is not None and not quality.compared_tokens:
-        findings.append("quality.compared_tokens is 0, so quality.identical_rate must be null")
-    if m.verdict.valid == bool(m.verdict.reasons):
-        findings.append("verdict.valid must be true exactly when verdict.reasons is empty")
-    if quality.label == labels.DIVERGED_FAULT and m.verdict.valid:
-        findings.append("verdict.valid cannot be true when the output diverged by a fault")
+    if quality.compared_tokens != (0 if quality.identical_rate is None else m.emitted):
+        findings.append("quality.compared_tokens must be emitted, or 0 where quality.identical_rate is null")
     return findings
 
 
-def _same(given: float | None, expected: float | None) -> bool:
+def _verdict(m: Measurement) -> list[str]:
+    if m.verdict.valid == bool(m.verdict.reasons):
+        return ["verdict.valid must be true exactly when verdict.reasons is empty"]
+    if not m.verdict.valid:
+        return []
+    doubts = []
+    if m.n < MIN_STEPS:
+        doubts.append(f"n is below {MIN_STEPS}")
+    if not isinstance(m.speedup, SpeedupMeasured):
+        doubts.append("speedup is UNAVAILABLE")
+    elif m.speedup.ci95[1] - m.speedup.ci95[0] > WIDEST_INTERVAL * m.speedup.median:
+        doubts.append("speedup.ci95 is too wide")
+    if m.quality.label in _DIVERGED:
+        doubts.append("the output diverged")
+    return [f"verdict.valid cannot be true when {doubt}" for doubt in doubts]
+
+
+def _names(digest: str, text: str) -> bool:
+    return sha3_256_hex(text.encode("utf-8", "surrogatepass")) == digest
+
+
+def _close(given: float | None, expected: float | None) -> bool:
     if given is None or expected is None:
         return given is expected
     return math.isclose(given, expected, rel_tol=1e-9, abs_tol=1e-12)
 
 
-def _same_or_rounded(given: float, expected: float) -> bool:
-    return given == round(expected, 4) or _same(given, expected)
+def _close_or_rounded(given: float, expected: float) -> bool:
+    return given == round(expected, 4) or _close(given, expected)
 
 
 def _same_json(left: Any, right: Any) -> bool:

@@ -15,6 +15,10 @@ from typing import Final
 
 from shared.errors import SpecdecError
 
+MIN_STEPS: Final = 10
+WIDEST_INTERVAL: Final = 0.5
+"""With fewer steps, or an interval of the speed-up wider than this share of its median, no run is valid."""
+
 _Z95: Final = statistics.NormalDist().inv_cdf(0.975)
 
 

@@ -29,6 +29,10 @@ DIVERGED_TIE: Final = "MEASURED (diverged: tie)"
 DIVERGED_FAULT: Final = "MEASURED (diverged: fault)"
 SAMPLED: Final = "UNAVAILABLE (sampled; distribution-lossless by construction)"
 
+# Reasons of a verdict after which the two sides were not timed over the same tokens.
+REPEATS_DIFFER: Final = "repeats of the speculative decoding did not give the same tokens"
+OUTPUT_DIFFERS: Final = "the output differs from the target's own"
+
 UNSIGNED_STATUS: Final = "DSSE_PLACEHOLDER"
 SIGNED_STATUS: Final = "DSSE"
 

@@ -7,9 +7,10 @@ refusal never holds the refused value: it may be a prompt.
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Annotated, Any, Final, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -18,10 +19,11 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     WrapValidator,
     model_serializer,
+    model_validator,
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-Scalar = str | int | float | bool | None
+MAX_FACTS: Final = 32
 _SHOWABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,31}", re.ASCII)
 
 
@@ -44,19 +46,6 @@ class Model(BaseModel):
         return {key: item for key, item in data.items() if item is not None or key in self.model_fields_set}
 
 
-class Reported(Model):
-    """What a tower reports. Unknown fields are dropped: nothing unchecked gets into a signed payload."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
-class Described(Model):
-    """A description that may carry more facts than named here, each a plain value."""
-
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, Scalar] = Field(init=False)
-
-
 def must(rule: str) -> WrapValidator:
     """Say `rule` ("must be an integer from 1 to 16") for whatever the annotated type refuses."""
 
@@ -74,9 +63,38 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
 
 
-def one_line(text: str) -> str:
-    """At most 500 characters of it."""
-    return printable(text[:500])
+def one_line(text: str, length: int = 500) -> str:
+    """The text's first `length` characters as `printable` makes them: one line, whatever it was."""
+    return printable(text[:length])
+
+
+def _short(value: str | int | float | None) -> str | int | float | None:
+    return one_line(value, 200) if isinstance(value, str) else value
+
+
+Fact = Annotated[
+    str | int | float | bool | None, AfterValidator(_short), must("be text, a number, true, false or null")
+]
+
+
+class Trimmed(Model):
+    """What a tower reports, unknown fields dropped: nothing unchecked gets into a signed payload."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Described(Model):
+    """What a tower describes: besides the fields named here a few more facts, each short and plain."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Fact] = Field(init=False)
+
+    @model_validator(mode="after")
+    def _few_and_named(self) -> Self:
+        names = self.__pydantic_extra__ or {}
+        if len(names) > MAX_FACTS or not all(map(_SHOWABLE.fullmatch, names)):
+            raise PydanticCustomError("rule", f"must hold at most {MAX_FACTS} more facts, named like fields")
+        return self
 
 
 def explain(error: ValidationError) -> str:

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, JsonVal
 from pydantic_core import PydanticCustomError
 
 from shared import labels
-from shared.models import Described, Model, Reported, must, one_line
+from shared.models import Described, Model, Trimmed, must, one_line
 from shared.models import explain as explain
 
 MAX_PROMPT_BYTES: Final = 16_384
@@ -123,7 +123,7 @@ class CurveQuery(Model):
         return cls.model_validate({**defaults, **values})
 
 
-class SpeedupMeasured(Reported):
+class SpeedupMeasured(Trimmed):
     """Target-only time / speculative time for the same tokens: median over pairs and its 95 % interval."""
 
     label: Literal["MEASURED"]
@@ -132,14 +132,14 @@ class SpeedupMeasured(Reported):
     pairs: Annotated[int, Field(ge=6, le=10**6)]
 
 
-class SpeedupPredicted(Reported):
+class SpeedupPredicted(Trimmed):
     """What the formula gives at the measured costs."""
 
     label: Literal["MODELED"]
     value: Positive
 
 
-class Calibration(Reported):
+class Calibration(Trimmed):
     """Measured c = draft step / target one-token time, and v(m) = target pass over m tokens / over one."""
 
     cost_ratio: Annotated[float, Field(ge=0, lt=1e6)]
@@ -147,28 +147,28 @@ class Calibration(Reported):
     measured_at: Name
 
 
-class TokensPerSecond(Reported):
+class TokensPerSecond(Trimmed):
     """Decode throughput, prefill excluded; null where that way was not run."""
 
     speculative: Positive | None
     target_only: Positive | None
 
 
-class Timing(Reported):
+class Timing(Trimmed):
     """Decode seconds of each interleaved pair of blocks, in order."""
 
     speculative_s: Annotated[list[Positive], Field(max_length=10_000)]
     target_only_s: Annotated[list[Positive], Field(max_length=10_000)]
 
 
-class Verdict(Reported):
+class Verdict(Trimmed):
     """Whether the measurement may be relied on, and why not."""
 
     valid: bool
     reasons: Annotated[list[Line], Field(max_length=32)]
 
 
-class Quality(Reported):
+class Quality(Trimmed):
     """Whether the output was unchanged: share of compared blocks identical to the target alone."""
 
     identical_rate: Rate | None
@@ -186,14 +186,14 @@ class Engine(Described):
     gpu_layers: int
 
 
-class ModelInfo(Described):
+class MeasuredModel(Described):
     """One model file; `sha256` is null when the file was not hashed."""
 
     name: Name
     sha256: Hex64 | None
 
 
-class Measurement(Reported):
+class Measurement(Trimmed):
     """What the agent measured in one run; units and definitions as in the README's table."""
 
     label: Literal["MEASURED"]
@@ -220,8 +220,8 @@ class Measurement(Reported):
     recommended_k: Annotated[int, Field(ge=0, le=64)] | None = None
     verdict: Verdict
     engine: Engine
-    draft: ModelInfo
-    target: ModelInfo
+    draft: MeasuredModel
+    target: MeasuredModel
     quality: Quality
     prompt_tokens: Count | None = None
     context: Count | None = None
@@ -229,7 +229,7 @@ class Measurement(Reported):
     timing: Timing | None = None
 
 
-class JoulesPerToken(Reported):
+class JoulesPerToken(Trimmed):
     """Energy per emitted token, joules; null where that way was not metered."""
 
     speculative: Positive | None
@@ -254,7 +254,7 @@ class EnergyUnavailable(Described):
 Energy = Annotated[EnergyMeasured | EnergyUnavailable, Field(discriminator="label")]
 
 
-class Pair(Reported):
+class Pair(Trimmed):
     """The same-family pair a tower holds, or why it holds none."""
 
     found: bool
@@ -279,7 +279,7 @@ class ModelListing(Described):
     loadable: bool
 
 
-class QueueState(Reported):
+class QueueState(Trimmed):
     """How busy a tower is."""
 
     running: bool

@@ -17,7 +17,7 @@ from shared.canonical import CanonicalError, canonical_bytes, sha3_256_hex
 from shared.checks import check_measurement
 from shared.curve import CurveError, accounting_modeled, expected_speedup
 from shared.dsse import DsseError, open_envelope, statement, strict_base64, verify_envelope
-from shared.models import Reported, explain
+from shared.models import Trimmed, explain
 from shared.receipts import DIGEST_ALG
 from shared.runid import RunIdError, digest_text, split
 from shared.schemas import Energy, Measurement
@@ -62,7 +62,7 @@ class Report:
         return {"ok": self.ok, "checks": [asdict(check) for check in self.checks]}
 
 
-class _Accounting(Reported):
+class _Accounting(Trimmed):
     """The part of `accounting_modeled` from which the rest follows."""
 
     label: Literal["MODELED (acceptance-rejection accounting curve, not a measurement)"]
@@ -219,10 +219,10 @@ def _summary(payload: dict[str, Any], measurement: Measurement) -> list[str]:
         "mean_accepted_len": measurement.mean_accepted_len,
         "speedup_modeled": speedup,
     }
-    wrong = [name for name, value in repeats.items() if not _same(payload.get(name), value)]
+    wrong = [name for name, value in repeats.items() if not _equal(payload.get(name), value)]
     for name, full in rounded.items():
         given = payload.get(name)
-        if not (_same(given, full) or full is not None and _same(given, round(full, 4))):
+        if not (_equal(given, full) or full is not None and _equal(given, round(full, 4))):
             wrong.append(name)
     try:
         _ENERGY.validate_python(payload.get("energy"))
@@ -279,19 +279,19 @@ def _signature(
         return Check("signature", "failed", "the signed statement is about another payload")
     predicate = claimed.get("predicate")
     for name, value in expected["predicate"].items():
-        if not isinstance(predicate, dict) or not _same(predicate.get(name), value):
+        if not isinstance(predicate, dict) or not _equal(predicate.get(name), value):
             return Check("signature", "failed", f"the signed statement's {name} is not the receipt's")
     if key_pem is None:
         return Check("signature", unproven, "the signature cannot be checked without a pinned key")
     return Check("signature", "ok", "signed by a pinned key")
 
 
-def _same(left: Any, right: Any) -> bool:
+def _equal(left: Any, right: Any) -> bool:
     """Equality as JSON: True is not 1, and 1.0 and 1 are one number."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
+        return left.keys() == right.keys() and all(_equal(left[key], right[key]) for key in left)
     if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(_same, left, right))
+        return len(left) == len(right) and all(map(_equal, left, right))
     return bool(left == right)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,13 @@ def measurement(
     costs = [1.0 + 0.11 * m for m in range(k + 1)]
     ci95 = accepted_rate_ci95(counts.accepted, counts.rejections)
     speedup: Any = labels.UNAVAILABLE
-    if interval:
+    reasons = ["fewer than 10 steps"] if counts.n < 10 else []
+    if not interval:
+        reasons.append("fewer than 6 timed pairs")
+    else:
         median, low, high = interval
+        if high - low > 0.5 * median:
+            reasons.append("the interval of the speed-up is wider than half its median")
         speedup = {"label": "MEASURED", "median": median, "ci95": [low, high], "pairs": len(ratios)}
     return {
         "label": "MEASURED",
@@ -92,14 +98,17 @@ def measurement(
         "mean_accepted_len": mean_accepted_len(counts.emitted, counts.n),
         "conditional_acceptance": list(counts.conditional),
         "accepted_rate_ci95": None if ci95 is None else list(ci95),
-        "tokens_per_second": {"speculative": 61.8, "target_only": 41.2},
+        "tokens_per_second": {
+            "speculative": counts.emitted / statistics.median(speculative) if ratios else None,
+            "target_only": counts.emitted / statistics.median(alone) if ratios else None,
+        },
         "speedup": speedup,
         "calibration": {"cost_ratio": 0.16, "verify_cost": costs, "measured_at": NOW},
         "speedup_predicted": None
         if alpha is None
         else {"label": "MODELED", "value": predicted_speedup(alpha, k, 0.16, costs)},
         "recommended_k": 1,
-        "verdict": {"valid": True, "reasons": []},
+        "verdict": {"valid": not reasons, "reasons": reasons},
         "engine": {"name": "llama.cpp", "library": "l", "system": "CPU", "threads": 2, "gpu_layers": 0},
         "draft": {"name": "small", "sha256": "0" * 64},
         "target": {"name": "large", "sha256": None},
@@ -110,7 +119,7 @@ def measurement(
         },
         "prompt_tokens": 6,
         "context": 512,
-        "blocks": 8,
+        "blocks": 2 * len(ratios),
         "timing": {"speculative_s": speculative, "target_only_s": alone},
     }
 

@@ -12,6 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shared import labels
+from shared.canonical import sha3_256_hex
 from shared.checks import check_measurement, check_result
 from shared.estimators import Step
 from shared.schemas import Measurement
@@ -46,13 +47,19 @@ def put(frame: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     return alter(frame, path, lambda _: value)
 
 
+def at(frame: dict[str, Any], path: str) -> Any:
+    """The value at a path."""
+    place: Any = frame
+    for name in path.split("."):
+        place = place[int(name)] if isinstance(place, list) else place[name]
+    return place
+
+
 def alter(frame: dict[str, Any], path: str, change: Callable[[Any], Any]) -> dict[str, Any]:
     """A copy of the frame with one value changed."""
     altered = copy.deepcopy(frame)
-    *parents, last = path.split(".")
-    place: Any = altered
-    for name in parents:
-        place = place[int(name)] if isinstance(place, list) else place[name]
+    parents, _, last = path.rpartition(".")
+    place = at(altered, parents) if parents else altered
     key: Any = int(last) if isinstance(place, list) else last
     place[key] = change(place[key])
     return altered
@@ -93,6 +100,12 @@ REDUNDANT = [
     "draft_acceptance_rate",
     "mean_accepted_len",
     "k_requested",
+    "blocks",
+    "quality.compared_tokens",
+    "accepted_rate_ci95.0",
+    "accepted_rate_ci95.1",
+    "tokens_per_second.speculative",
+    "tokens_per_second.target_only",
 ]
 
 
@@ -101,7 +114,9 @@ REDUNDANT = [
 def test_altered_counts_and_rates(field: str, run: Run, down: bool) -> None:
     """A count one off or a rate a millionth off is refused and named."""
     frame = result(measurement(*run))
-    value = frame["measurement"][field]
+    if field.startswith("accepted_rate_ci95"):
+        assume(frame["measurement"]["accepted_rate_ci95"])
+    value = at(frame["measurement"], field)
     if field == "drafted" and run[2] in ("context", "end_of_text"):
         assume(frame["measurement"]["accepted"])  # or nothing tells how short the last, refused draft was
     low = 1 if field in ("n", "k_requested") else 0
@@ -110,7 +125,8 @@ def test_altered_counts_and_rates(field: str, run: Run, down: bool) -> None:
         by = -1
     change: Callable[[Any], Any] = (lambda v: v + by) if isinstance(value, int) else nudge
     found = findings(alter(frame, f"measurement.{field}", change), frame)
-    assert any(re.search(rf"\b{field}\b", finding) for finding in found), found
+    named = re.sub(r"(ci95|tokens_per_second)\.\w+$", r"\1", field)
+    assert any(re.search(rf"\b{named}\b", finding) for finding in found), found
 
 
 @given(run=runs(), data=st.data())
@@ -203,6 +219,24 @@ OTHERS: list[tuple[str, Any, str]] = [
     ("accepted_rate_ci95", [-0.1, 0.8], "accepted_rate_ci95 must"),
     ("accepted_rate_ci95", [0.6, 1.1], "accepted_rate_ci95 must"),
     ("accepted_rate_ci95", None, "accepted_rate_ci95 must"),
+    ("accepted_rate_ci95", [97 / 134, 97 / 134], "accepted_rate_ci95 must"),
+    ("accepted_rate_ci95", [0.0, 1.0], "accepted_rate_ci95 is not the Wilson interval"),
+    ("accepted_rate_ci95", [0.6539, 0.7839], "accepted_rate_ci95 is not the Wilson interval"),
+    ("tokens_per_second.speculative", 6e9, "tokens_per_second is not emitted / the median of timing"),
+    ("tokens_per_second.speculative", None, "tokens_per_second is not"),
+    ("tokens_per_second", {"speculative": None, "target_only": None}, "tokens_per_second is not"),
+    ("blocks", 999, "blocks is not two per pair in timing"),
+    ("prompt_tokens", 10**8, "prompt_tokens and emitted do not fit into context"),
+    ("context", 1, "prompt_tokens and emitted do not fit into context"),
+    ("context", 6 + 147 - 2, "prompt_tokens and emitted do not fit into context"),
+    ("speedup", "UNAVAILABLE", "speedup is UNAVAILABLE, yet timing has pairs enough"),
+    ("speedup", "UNAVAILABLE", "verdict.valid cannot be true when speedup is UNAVAILABLE"),
+    ("timing", None, "speedup has no timing behind it"),
+    ("timing", None, "tokens_per_second has no timing behind it"),
+    ("timing", None, "blocks has no timing behind it"),
+    ("timing", {"speculative_s": [], "target_only_s": []}, "speedup.pairs is not the number of pairs"),
+    ("timing.speculative_s.3", 5e-324, "timing has a pair whose ratio is not finite"),
+    ("speedup.ci95", [1.0, 1.76], "verdict.valid cannot be true when speedup.ci95 is too wide"),
     ("speedup.median", 1.51, "speedup.median is not the median of timing"),
     ("speedup.ci95", [1.41, 1.6], "speedup.ci95 is not the order-statistic interval"),
     ("speedup.ci95", [1.4, 1.59], "speedup.ci95 is not the order-statistic interval"),
@@ -224,8 +258,11 @@ OTHERS: list[tuple[str, Any, str]] = [
     ("quality.label", labels.DIVERGED_TIE, "quality.label does not fit"),
     ("quality.label", labels.SAMPLED, "quality.label does not fit"),
     ("quality.label", "MEASURED (better than lossless)", "quality.label does not fit"),
-    ("quality.compared_tokens", 148, "quality.compared_tokens exceeds emitted"),
-    ("quality.compared_tokens", 0, "quality.compared_tokens is 0"),
+    ("quality.label", "UNAVAILABLE because", "quality.label does not fit"),
+    ("quality.compared_tokens", 148, "quality.compared_tokens must be emitted"),
+    ("quality.compared_tokens", 1, "quality.compared_tokens must be emitted"),
+    ("quality.compared_tokens", 0, "quality.compared_tokens must be emitted"),
+    ("quality.identical_rate", None, "quality.compared_tokens must be emitted, or 0"),
     ("verdict.valid", False, "verdict.valid must be true exactly when"),
     ("verdict.reasons", ["throttled"], "verdict.valid must be true exactly when"),
     ("n_requested", 49, "n exceeds n_requested"),
@@ -262,27 +299,95 @@ def test_sampled_runs() -> None:
 
 
 def test_diverged_runs() -> None:
-    """A divergence is accepted under its own label; one by fault cannot be valid."""
+    """A divergence is accepted under its own label, and is never valid."""
+    for label in (labels.DIVERGED_TIE, labels.DIVERGED_FAULT):
+        measured = example_measurement()
+        measured["quality"].update(identical_rate=0.875, label=label)
+        assert check_measurement(Measurement.model_validate(measured)) == [
+            "verdict.valid cannot be true when the output diverged"
+        ]
+        measured["verdict"] = {"valid": False, "reasons": [labels.OUTPUT_DIFFERS]}
+        assert check_measurement(Measurement.model_validate(measured)) == []
+
+
+@pytest.mark.parametrize("reason", [labels.OUTPUT_DIFFERS, labels.REPEATS_DIFFER])
+def test_withheld_speedup(reason: str) -> None:
+    """Where the sides did not decode the same tokens, pairs may be timed and give no speed-up and no rates."""
     measured = example_measurement()
-    measured["quality"].update(identical_rate=0.875, label=labels.DIVERGED_TIE)
+    measured.update(speedup="UNAVAILABLE", verdict={"valid": False, "reasons": [reason]})
+    measured["tokens_per_second"] = {"speculative": None, "target_only": None}
     assert check_measurement(Measurement.model_validate(measured)) == []
-    measured["quality"]["label"] = labels.DIVERGED_FAULT
+    measured["verdict"]["reasons"] = ["other work slowed the machine while it was timed"]
     assert check_measurement(Measurement.model_validate(measured)) == [
-        "verdict.valid cannot be true when the output diverged by a fault"
+        "tokens_per_second is not emitted / the median of timing",
+        "speedup is UNAVAILABLE, yet timing has pairs enough",
     ]
-    measured["verdict"] = {"valid": False, "reasons": ["divergence"]}
+
+
+def test_slowed_runs() -> None:
+    """A verdict may doubt numbers for a reason of its own, and they are checked all the same."""
+    measured = example_measurement()
+    reasons = ["other work slowed the machine while it was timed"]
+    measured["verdict"] = {"valid": False, "reasons": reasons}
     assert check_measurement(Measurement.model_validate(measured)) == []
+
+
+def test_untimed_runs() -> None:
+    """A run that was not timed has no speed-up and no rates, and may say so with a null or with empty lists."""
+    measured = measurement(4, 50, None, golden_steps(golden("measured")["cases"][0]), ratios=[])
+    measured["quality"] = {"identical_rate": None, "label": labels.UNAVAILABLE, "compared_tokens": 0}
+    frame = result(measured)
+    assert findings(frame, frame) == []
+    assert findings(put(frame, "measurement.verdict", {"valid": True, "reasons": []}), frame) == [
+        "measurement.verdict.valid cannot be true when speedup is UNAVAILABLE"
+    ]
+    for name, value in (("blocks", None), ("timing", None)):
+        frame = put(frame, f"measurement.{name}", value)
+    assert findings(frame, frame) == []
+
+
+def test_few_steps() -> None:
+    """Nine steps are never enough, ten may be."""
+    for n, found in ((9, ["verdict.valid cannot be true when n is below 10"]), (10, [])):
+        measured = measurement(2, n, None, [Step(2, 1, True, 2)] * n)
+        measured["verdict"] = {"valid": True, "reasons": []}
+        assert check_measurement(Measurement.model_validate(measured)) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ([0.6, 0.8], []),
+        ([0.7, 0.7], ["accepted_rate_ci95 must be a range in 0 to 1 that contains accepted_rate"]),
+        ([0.73, 0.8], ["accepted_rate_ci95 must be a range in 0 to 1 that contains accepted_rate"]),
+    ],
+)
+def test_interval_without_timing(given: list[float], found: list[str]) -> None:
+    """Who gives no timing may use another interval, if it contains the rate and is no point."""
+    example = copy.deepcopy(golden("measured")["example_payload"]["measurement"])
+    example["accepted_rate_ci95"] = given
+    assert check_measurement(Measurement.model_validate(example)) == found
 
 
 def test_unasked_things() -> None:
     """Text that was not asked for, and an end of text that was to be ignored, are refused."""
-    frame = result(example_measurement())
+    frame = {**result(example_measurement()), "output_sha3_256": sha3_256_hex(b"text")}
     assert findings({**frame, "output": "text"}, frame) == ["output was not asked for"]
-    asked = result(example_measurement(), include_output=True)
-    assert findings({**asked, "output": "text"}, asked) == []
     case = golden("measured")["cases"][1]
     ended = result(measurement(case["k"], 50, "end_of_text", golden_steps(case)), ignore_eos=True)
     assert findings(ended, ended) == ["measurement.stopped is end_of_text, which was to be ignored"]
+
+
+def test_output_is_what_its_digest_names() -> None:
+    """Text must have the digest given with it, unless some of its bytes were no text and cannot be told."""
+    frame = result(example_measurement(), include_output=True)
+    frame["output_sha3_256"] = sha3_256_hex("naïve".encode())
+    for output in (None, "naïve", "na\ufffdve"):
+        assert findings({**frame, "output": output}, frame) == []
+    for output in ("", "naive", "naïve ", "\ud800"):
+        assert findings({**frame, "output": output}, frame) == [
+            "output is not the text that output_sha3_256 names"
+        ]
 
 
 @pytest.mark.parametrize("case", golden("measured")["cases"], ids=lambda case: case["name"])

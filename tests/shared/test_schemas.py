@@ -186,8 +186,31 @@ def test_measurement_drops_unknown_fields() -> None:
     assert "joules" not in Measurement.model_validate(measured).model_dump()
     measured["engine"]["flash_attention"] = True
     assert Measurement.model_validate(measured).model_dump()["engine"]["flash_attention"] is True
-    measured["engine"]["flash_attention"] = {"nested": 1}
-    assert refusal(Measurement, measured) == "engine.flash_attention.str must be a string"
+    for nested in ({"nested": 1}, [1], math.inf):
+        measured["engine"]["flash_attention"] = nested
+        assert refusal(Measurement, measured) == (
+            "engine.flash_attention must be text, a number, true, false or null"
+        )
+
+
+@pytest.mark.parametrize("part", ["engine", "draft", "target"])
+def test_further_facts_are_short_few_and_named(part: str) -> None:
+    """What a tower adds to a description is cut to a short line; its names look like fields, and are not many."""
+    facts = {"a": "x" * 1000, "b": "two\nlines", "c": None, "d": 1, "e": 0.5, "f": False}
+    kept = Measurement.model_validate(added(part, facts)).model_dump(mode="json")[part]
+    assert {name: kept[name] for name in facts} == {**facts, "a": "x" * 200, "b": "two lines"}
+    rule = f"{part} must hold at most 32 more facts, named like fields"
+    Measurement.model_validate(added(part, {f"f{i}": i for i in range(32)}))
+    assert refusal(Measurement, added(part, {f"f{i}": i for i in range(33)})) == rule
+    for name in ("", "two words", "x" * 33, "ключ", "a\n"):
+        assert refusal(Measurement, added(part, {name: 1})) == rule
+
+
+def added(part: str, facts: dict[str, Any]) -> dict[str, Any]:
+    """A measurement with further facts in one part."""
+    measured = example_measurement()
+    measured[part].update(facts)
+    return measured
 
 
 @pytest.mark.parametrize(
@@ -234,6 +257,8 @@ def test_energy() -> None:
         {"label": "MEASURED", "joules_per_token": {"speculative": 0.0, "target_only": 2.0}},
         {"label": "MEASURED"},
         {"label": "UNAVAILABLE"},
+        {"label": "UNAVAILABLE", "code": "NO_NVML", "more": ["x"]},
+        {"label": "UNAVAILABLE", "code": "NO_NVML", "a prompt of some length": 1},
         {"label": "ESTIMATED", "code": "X"},
         {"code": "NO_NVML"},
     ):
@@ -255,4 +280,4 @@ def test_pair_is_named() -> None:
 def test_text_from_elsewhere_is_one_line() -> None:
     """Control characters, terminal escapes and excess length do not survive."""
     assert one_line("a\x1b[31m\nb\u202ec") == "a [31m b c"
-    assert len(one_line("x" * 10_000)) == 500
+    assert len(one_line("x" * 10_000)) == 500 and one_line("abc", 2) == "ab"
