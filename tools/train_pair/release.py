@@ -75,10 +75,10 @@ def card(records: dict[str, dict[str, Any]], sums: dict[str, str]) -> str:
 
     row("parameters", lambda r: f"{r['parameters']:,}")
     row("layers × width, heads, FFN", lambda r: "{layers} × {width}, {heads}, {ffn}".format(**r["shape"]))
-    row("context (trained on)", lambda r: f"{r['shape']['context']} ({r['time_steps']})")
+    row("context (longest training window)", lambda r: f"{r['shape']['context']} ({_longest(r)})")
     lines.append(f"| number format of matrices | {FORMATS['draft']} | {FORMATS['target']} |")
-    row("training tokens", lambda r: f"{r['steps'] * r['rows'] * r['time_steps']:,}")
-    row("seed", lambda r: r["seed"])
+    row("training tokens", lambda r: f"{_tokens(r):,}")
+    row("seeds", lambda r: ", ".join(str(stage["seed"]) for stage in r["stages"]))
     for domain in ("prose", "code"):
         row(
             f"held-out loss, {domain} (nats a token)",
@@ -111,6 +111,14 @@ def card(records: dict[str, dict[str, Any]], sums: dict[str, str]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _tokens(record: dict[str, Any]) -> int:
+    return sum(stage["steps"] * stage["rows"] * stage["time_steps"] for stage in record["stages"])
+
+
+def _longest(record: dict[str, Any]) -> int:
+    return max(stage["time_steps"] for stage in record["stages"])
 
 
 def main() -> None:

@@ -103,8 +103,11 @@ def train(
     """Trains and saves `name`.pt (weights) and `name`.json (shape, arguments, losses) in `work`; returns the model."""
     torch.manual_seed(seed)
     model = Llama(shape)
+    stages: list[dict[str, int]] = []
     if start is not None:
-        model.load_state_dict(torch.load(start, weights_only=True)["weights"])
+        saved = torch.load(start, weights_only=True)
+        model.load_state_dict(saved["weights"])
+        stages = saved.get("stages", [])
     matrices = [w for n, w in model.named_parameters() if w.dim() == 2 and n.startswith("blk")]
     others = [w for n, w in model.named_parameters() if not (w.dim() == 2 and n.startswith("blk"))]
     optimisers: list[torch.optim.Optimizer] = [
@@ -141,13 +144,19 @@ def train(
             speed = rows * time_steps * (step + 1) / (time.monotonic() - began)
             print(f"{name} step {step + 1}/{steps} loss {seen:.4f} {speed:.0f} tokens/s", flush=True)
         if step % 50 == 49 or step == steps - 1:
-            torch.save({"weights": model.state_dict(), "shape": vars(shape)}, work / f"{name}.pt")
+            stage = {"steps": step + 1, "of": steps, "rows": rows, "time_steps": time_steps, "seed": seed}
+            saving = {"weights": model.state_dict(), "shape": vars(shape), "stages": [*stages, stage]}
+            torch.save(saving, work / f"{name}.pt")
     figures = held_out_losses(model, work, teacher)
     print(name, {key: round(value, 4) for key, value in figures.items()}, flush=True)
     record = {
-        "shape": vars(shape), "parameters": shape.parameters, "steps": steps, "rows": rows, "time_steps": time_steps,
-        "seed": seed, "final_training_loss": seen, "held_out": figures, "seconds": round(time.monotonic() - began),
-    }  # fmt: skip
+        "shape": vars(shape),
+        "parameters": shape.parameters,
+        "stages": [*stages, stage],
+        "final_training_loss": seen,
+        "held_out": figures,
+        "seconds": round(time.monotonic() - began),
+    }
     (work / f"{name}.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
     return model
 
