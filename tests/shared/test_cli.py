@@ -142,7 +142,7 @@ def test_measured_run_with_gaps(capsys: Capture) -> None:
     """What was not measured is printed as UNAVAILABLE, never as a number."""
     payload = measured_payload()
     measured = payload["measurement"]
-    del measured["timing"]
+    del measured["timing"], measured["blocks"]
     measured["speedup"] = payload["speedup_measured"] = labels.UNAVAILABLE
     measured["verdict"] = {"valid": False, "reasons": ["too few pairs"]}
     payload["energy"] = {"label": "MEASURED", "joules_per_token": {"speculative": 1.25, "target_only": None}}

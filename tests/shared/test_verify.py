@@ -179,7 +179,8 @@ def test_forged_counts() -> None:
     payload["measurement"]["rejections"] = 36
     assert failed(verify_receipt(receipt(payload)))["measurement"] == (
         "measurement.drafted, rejections, emitted and stopped fit no last step; "
-        "measurement.accepted_rate is not accepted / (accepted + rejections)"
+        "measurement.accepted_rate is not accepted / (accepted + rejections); "
+        "measurement.accepted_rate_ci95 is not the Wilson interval of accepted and rejections"
     )
 
 
