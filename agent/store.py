@@ -12,6 +12,7 @@ agent. ``expired`` is a row whose content is gone and whose ID is still known, s
 Calls block until the disk has made a change durable (milliseconds): there are three small ones a run.
 """
 
+import logging
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from agent.errors import StoreError
+
+log = logging.getLogger(__name__)
 
 FILE_NAME = "runs.sqlite3"
 
@@ -87,6 +90,7 @@ class Store:
             StoreError: The file cannot be used: no permission, damaged, or held by another agent.
         """
         self._path = directory / FILE_NAME
+        # Only here, where no caller but a person at the terminal is told, may an error name the path.
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._db = sqlite3.connect(self._path, timeout=LOCK_TIMEOUT_S, isolation_level=None)
@@ -95,26 +99,26 @@ class Store:
         self._db.row_factory = sqlite3.Row
         try:
             self._prepare()
+        except sqlite3.Error as exc:
+            self._db.close()
+            raise StoreError(f"the run store {self._path} cannot be used ({exc})") from exc
         except BaseException:
             self._db.close()
             raise
 
     def _prepare(self) -> None:
-        with self._errors("cannot be used"):
-            # Exclusive from the first write to `close`: a second agent would declare our runs lost.
-            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._db.execute("PRAGMA journal_mode = WAL")
-            # A finished run must survive the loss of the process and of the power.
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._db.execute("BEGIN EXCLUSIVE")
-            (version,) = self._db.execute("PRAGMA user_version").fetchone()
-            if version not in (0, _VERSION):
-                raise StoreError(
-                    f"the run store {self._path} has version {version}, this agent knows {_VERSION}"
-                )
-            self._db.execute(_SCHEMA)
-            self._db.execute(f"PRAGMA user_version = {_VERSION}")
-            self._db.execute("COMMIT")
+        # Exclusive from the first write to `close`: a second agent would declare our runs lost.
+        self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        self._db.execute("PRAGMA journal_mode = WAL")
+        # A finished run must survive the loss of the process and of the power.
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.execute("BEGIN EXCLUSIVE")
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version not in (0, _VERSION):
+            raise StoreError(f"the run store {self._path} has version {version}, this agent knows {_VERSION}")
+        self._db.execute(_SCHEMA)
+        self._db.execute(f"PRAGMA user_version = {_VERSION}")
+        self._db.execute("COMMIT")
 
     def add(self, record: Record) -> None:
         """Keep a new row; it is durable when this returns."""
@@ -179,4 +183,5 @@ class Store:
         try:
             yield
         except sqlite3.Error as exc:
-            raise StoreError(f"the run store {self._path} {what} ({exc})") from exc
+            log.error("run store", extra={"data": {"path": self._path, "what": what, "error": str(exc)}})
+            raise StoreError(f"the run store {what}", "look at the agent's log") from exc

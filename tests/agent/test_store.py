@@ -48,6 +48,26 @@ def test_same_id_twice(store: Store) -> None:
         store.add(replace(RECORD, digest="other"))
 
 
+def test_errors_name_no_path(store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What goes wrong while the agent serves may reach anyone: path and SQLite's own words are in the log only."""
+    store.close()
+    calls = (
+        lambda: store.add(RECORD),
+        lambda: store.get("a"),
+        lambda: store.start("a"),
+        lambda: store.finish("a", State.FAILED, "{}", 1.0, 2.0),
+        lambda: store.mark_lost(1.0, 2.0),
+        lambda: store.purge(1.0),
+    )
+    for call in calls:
+        with pytest.raises(StoreError) as caught:
+            call()
+        assert str(tmp_path) not in str(caught.value) and "closed database" not in str(caught.value)
+    logged = [getattr(record, "data", {}) for record in caplog.records]
+    assert [str(tmp_path) in str(data["path"]) for data in logged] == [True] * len(calls)
+    assert all("closed database" in data["error"] for data in logged)
+
+
 def test_purge(store: Store) -> None:
     """An expired row loses its content at once and its ID a good while later, others lose nothing."""
     store.add(RECORD)
