@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-from shared.settings import SettingsError, load
+from shared.settings import SettingsError, is_token, load
 
 PREFIX = "SPECDEC_"
 
@@ -146,7 +146,7 @@ def _token(settings: AgentSettings) -> SecretStr | None:
         raise SettingsError(
             "NO_TOKEN", "there is no token", "name one with --token-file or SPECDEC_TOWER_TOKEN"
         )
-    if not re.fullmatch(r"[!-~]+", text):
+    if not is_token(text):
         raise SettingsError("BAD_SETTINGS", "the token holds more than printable ASCII without spaces")
     return SecretStr(text)
 
