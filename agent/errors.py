@@ -14,10 +14,11 @@
     * `NotFound`: ``NOT_FOUND``
     * `Expired`: ``EXPIRED``
     * `StoreError`: ``INTERNAL``
-    * `Reported`: the code the decode worker has sent
+    * `WorkerError`: the code the decode worker has sent
 
 Each carries a code of the wire protocol's closed list, so any of them can be answered as a ``failed`` frame.
-Their texts reach the caller and the log: never put a prompt or an output into one.
+Their texts reach the log, the caller and, through a receipt, everyone: never put a prompt, an output or a path of
+this machine into one that may be raised once the agent serves.
 """
 
 from shared.errors import SpecdecError
@@ -134,7 +135,7 @@ class StoreError(AgentError):
     default_remedy = "check the state directory, or name another one with --state"
 
 
-class Reported(AgentError):
+class WorkerError(AgentError):
     """A failure the decode worker has reported, passed on as it is."""
 
     def __init__(self, code: str, detail: str) -> None:

@@ -3,12 +3,15 @@
 The agent sends operations, the worker answers with events. This module only turns them into lines and back.
 """
 
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
 
 from agent.errors import AgentError
+from agent.pairs import ModelFile
+
+LOADING = "loading"
+"""The phase of a run until the pair is in memory."""
 
 MAX_LINE = 1024 * 1024
 """Bytes of the longest line either side reads; a result with its output is far below."""
@@ -50,22 +53,14 @@ class ExitOp(_Message):
     op: Literal["exit"] = "exit"
 
 
-class ModelInfo(_Message):
-    """One model file of a pair."""
-
-    name: str
-    path: Path
-    sha256: str | None = None
-
-
 class PairEvent(_Message):
     """What looking for a pair has found."""
 
     event: Literal["pair"] = "pair"
     found: bool
     reason: str
-    draft: ModelInfo | None = None
-    target: ModelInfo | None = None
+    draft: ModelFile | None = None
+    target: ModelFile | None = None
     family: str | None = None
     models: list[dict[str, Any]] = []
 

@@ -1,11 +1,11 @@
 """The life of runs: a bounded queue, one decode at a time, each ID run at most once.
 
 `RunManager` knows nothing of websockets and processes. It is asked in frames of the wire protocol and answers
-with `Run` objects, which anyone may watch; it decodes through an `agent.supervisor.Worker`.
+with `Run` objects, which anyone may watch; it decodes through an `agent.supervisor.Decoder`.
 """
 
 import asyncio
-import base64
+import json
 import logging
 import statistics
 import time
@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -29,11 +30,11 @@ from agent.errors import (
 )
 from agent.pipe import ProgressEvent, ResultEvent
 from agent.store import Record, State, Store
-from agent.supervisor import Worker
+from agent.supervisor import Decoder
 from shared.canonical import canonical_bytes
 from shared.errors import SpecdecError
 from shared.labels import UNAVAILABLE
-from shared.runid import PART_BYTES, bound_request, request_digest, split
+from shared.runid import bound_request, digest_text, split
 from shared.schemas import EnergyUnavailable, QueueState, RunRequest, explain
 from shared.wire import (
     AcceptedFrame,
@@ -92,9 +93,15 @@ class Run:
                 await self.ended.wait()
         return self.ended.is_set()
 
+    @property
+    def k(self) -> int | None:
+        """The draft length asked for, None if the agent is to choose it."""
+        k = self.bound["k"]
+        return k if isinstance(k, int) else None
+
     def report(self, phase: str, done: int, total: int) -> None:
         """Take a sign of progress."""
-        self.progress = ProgressFrame(run_id=self.run_id, phase=phase, done=done, total=total)
+        self.progress = ProgressFrame(run_id=self.run_id, phase=phase, done=done, total=total, k=self.k)
 
 
 class RunManager:
@@ -103,7 +110,7 @@ class RunManager:
     def __init__(
         self,
         store: Store,
-        worker: Worker,
+        decoder: Decoder,
         *,
         queue_limit: int = 4,
         max_deadline_s: float = 600.0,
@@ -114,14 +121,14 @@ class RunManager:
 
         Args:
             store: Where runs are remembered; what an earlier agent left undone in it is marked lost here.
-            worker: What decodes.
+            decoder: What decodes.
             queue_limit: How many runs may wait while one is decoded.
             max_deadline_s: No run gets more time than this, waiting included.
             expiry_s: How long the outcome of a run is kept.
             clock: Tells the wall-clock time, in Unix seconds.
         """
         self._store = store
-        self._worker = worker
+        self._decoder = decoder
         self._queue_limit = queue_limit
         self._max_deadline_s = max_deadline_s
         self._expiry_s = expiry_s
@@ -131,7 +138,7 @@ class RunManager:
         self._running: Run | None = None
         self._started_at = 0.0
         self._durations: deque[float] = deque(maxlen=16)
-        self._outputs: dict[str, str] = {}
+        self._kept: dict[str, Run] = {}
         self._wake = asyncio.Event()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
@@ -175,7 +182,7 @@ class RunManager:
         """
         key, digest = split(frame.run_id)
         bound = bound_request(frame.request.model_dump(), frame.prompt_commitment)
-        if digest != _digest_text(bound):
+        if digest != digest_text(bound):
             raise RequestRefused(
                 "the run id was made for another request", "make the run id from this request"
             )
@@ -237,7 +244,7 @@ class RunManager:
         if run in self._waiting:
             self._end(run, failed(run.run_id, Cancelled("the run was cancelled while it waited")))
         elif run is self._running:
-            self._worker.cancel(run.run_id)
+            self._decoder.cancel(run.run_id)
         return run
 
     def position(self, run: Run) -> int:
@@ -246,21 +253,25 @@ class RunManager:
             return 0
         return self._waiting.index(run) + (self._running is not None)
 
+    def accepted(self, run: Run) -> AcceptedFrame:
+        """Return the frame that says that a run has been taken."""
+        return AcceptedFrame(run_id=run.run_id, position=self.position(run), k=run.k)
+
     def report(self, run: Run) -> AcceptedFrame | ProgressFrame | Outcome:
         """Return the frame that says how a run is doing."""
         if run.outcome is not None:
             return run.outcome
         if run.progress is not None and run.state is not State.QUEUED:
             return run.progress
-        return AcceptedFrame(run_id=run.run_id, position=self.position(run))
+        return self.accepted(run)
 
     def _lookup(self, run_id: str) -> Run | None:
         key, _ = split(run_id)
-        live = self._live.get(key)
-        if live is not None:
-            if live.run_id != run_id:
+        run = self._live.get(key) or self._kept.get(key)
+        if run is not None:
+            if run.run_id != run_id:
                 raise Conflict("the ID names another request")
-            return live
+            return run
         record = self._store.get(key)
         if record is None:
             return None
@@ -270,16 +281,19 @@ class RunManager:
 
     def _restore(self, record: Record) -> Run:
         """Return a run that is over as it was."""
-        if record.state in (State.QUEUED, State.RUNNING, State.LOST):
+        if record.state is State.LOST:
             raise Expired("the agent restarted before the run had ended, and the run is lost")
+        # Without a frame it has been purged, or the store did not take its end and memory kept that long enough.
         if record.frame is None or record.expires_at is None or record.expires_at <= self._clock():
             raise Expired("the run has expired")
-        outcome = _OUTCOME.validate_json(record.frame)
-        output = self._outputs.get(record.id)
-        if output is not None:
-            outcome = outcome.model_copy(update={"output": output})
-        run = Run(run_id=record.run_id, key=record.id, nonce=record.nonce, bound={}, state=record.state)
-        run.outcome = outcome
+        run = Run(
+            run_id=record.run_id,
+            key=record.id,
+            nonce=record.nonce,
+            bound=json.loads(record.request),
+            state=record.state,
+            outcome=_OUTCOME.validate_json(record.frame),
+        )
         run.ended.set()
         return run
 
@@ -305,10 +319,10 @@ class RunManager:
         outcome: Outcome
         try:
             self._store.start(run.key)
-            event = await self._worker.run(
+            event = await self._decoder.run(
                 run.run_id, run.request.model_dump(), deadline=run.deadline, on_progress=on_progress
             )
-            outcome = _result(run, event)
+            outcome = _result(run, event, self._clock())
         except AgentError as exc:
             outcome = failed(run.run_id, exc)
         except Exception:
@@ -322,15 +336,17 @@ class RunManager:
         run.state = State.FINISHED if isinstance(outcome, ResultFrame) else State.FAILED
         run.request = None
         now = self._clock()
-        kept = outcome
+        stored, in_memory = outcome, False
         if isinstance(outcome, ResultFrame) and outcome.output is not None:
-            self._outputs[run.key] = outcome.output
-            asyncio.get_running_loop().call_later(self._expiry_s, self._outputs.pop, run.key, None)
-            kept = outcome.model_copy(update={"output": None})
+            stored, in_memory = outcome.model_copy(update={"output": None}), True
         try:
-            self._store.finish(run.key, run.state, encode(kept), now, now + self._expiry_s)
+            self._store.finish(run.key, run.state, encode(stored), now, now + self._expiry_s)
         except SpecdecError as exc:
-            log.error("outcome not kept", extra={"data": {"run_id": run.run_id, "cause": exc.cause}})
+            log.error("outcome not stored", extra={"data": {"run_id": run.run_id, "cause": exc.cause}})
+            in_memory = True
+        if in_memory:
+            self._kept[run.key] = run
+            asyncio.get_running_loop().call_later(self._expiry_s, self._kept.pop, run.key, None)
         if run is self._running:
             self._running = None
         elif run in self._waiting:
@@ -360,12 +376,8 @@ def failed(run_id: str | None, error: SpecdecError) -> FailedFrame:
     return FailedFrame(run_id=run_id, code=code, detail=str(error))
 
 
-def _digest_text(bound: dict[str, Any]) -> str:
-    return base64.urlsafe_b64encode(request_digest(bound)[:PART_BYTES]).rstrip(b"=").decode()
-
-
-def _result(run: Run, event: ResultEvent) -> ResultFrame:
-    """Return the result frame of a run.
+def _result(run: Run, event: ResultEvent, ended_at: float) -> ResultFrame:
+    """Return the result frame of a run that ended at this Unix time.
 
     Raises:
         AgentError: What the worker measured does not have the right form.
@@ -381,6 +393,7 @@ def _result(run: Run, event: ResultEvent) -> ResultFrame:
                 "attestation": None,
                 "output": None,
                 "request": run.bound,
+                "ended_at": datetime.fromtimestamp(ended_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             }
         )
         encode(frame)

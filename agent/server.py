@@ -19,11 +19,12 @@ from shared.errors import SpecdecError
 from shared.wire import (
     MAX_FRAME,
     SUBPROTOCOL,
-    AcceptedFrame,
     AgentFrame,
     CancelFrame,
     ClientFrame,
+    FailedFrame,
     ProbeFrame,
+    ResultFrame,
     RunFrame,
     StatusFrame,
     WireError,
@@ -187,28 +188,34 @@ class _Session:
         match frame:
             case RunFrame():
                 run = self._runs.submit(frame)
-                await self.send(AcceptedFrame(run_id=run.run_id, position=self._runs.position(run)))
-                self._follow(run, with_progress=True)
+                await self.send(self._runs.accepted(run))
+                self._follow(run)
             case StatusFrame():
                 await self.send(self._runs.report(self._runs.find(frame.run_id)))
             case CancelFrame():
-                self._follow(self._runs.cancel(frame.run_id), with_progress=False)
+                run = self._runs.cancel(frame.run_id)
+                # At once, for the worker may take long to stop; a run followed here that is over now answers itself.
+                if run.outcome is None or run.run_id not in self._followed:
+                    report = self._runs.report(run)
+                    await self.send(report)
+                    if not isinstance(report, ResultFrame | FailedFrame):
+                        self._follow(run)
 
-    def _follow(self, run: Run, *, with_progress: bool) -> None:
-        """Send the end of a run when it comes, once per connection however often it is asked for."""
+    def _follow(self, run: Run) -> None:
+        """Send progress and the end of a run, once per connection however often it is asked for."""
         if run.run_id not in self._followed:
-            task = asyncio.create_task(self._send_until_ended(run, with_progress))
+            task = asyncio.create_task(self._send_until_ended(run))
             self._followed[run.run_id] = task
             task.add_done_callback(lambda _: self._followed.pop(run.run_id, None))
 
-    async def _send_until_ended(self, run: Run, with_progress: bool) -> None:
+    async def _send_until_ended(self, run: Run) -> None:
         now = asyncio.get_running_loop().time
         shown, shown_at = run.progress, now()
         with suppress(ConnectionClosed):
             while not await run.ends_within(self._tick_s):
                 progress = run.progress
                 due = progress != shown or now() - shown_at >= self._keepalive_s
-                if with_progress and progress is not None and due:
+                if progress is not None and due:
                     await self.send(progress)
                     shown, shown_at = progress, now()
             if run.outcome is not None:

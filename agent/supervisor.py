@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from agent.errors import AgentError, Cancelled, DeadlineExceeded, Reported, WorkerDied, WorkerHung
+from agent.errors import AgentError, Cancelled, DeadlineExceeded, WorkerDied, WorkerError, WorkerHung
 from agent.pipe import (
+    LOADING,
     MAX_LINE,
     CancelOp,
     Event,
@@ -29,6 +30,7 @@ from agent.pipe import (
     decode_event,
     encode,
 )
+from shared.privacy import shares_piece
 
 log = logging.getLogger(__name__)
 
@@ -39,13 +41,10 @@ LOGGED_LINES = 200
 LOGGED_CHARS = 500
 """How much of the worker's stderr is logged: lines per operation, characters per line."""
 
-SECRET_CHARS = 12
-"""A stderr line that shares this many characters in a row with the prompt is withheld."""
-
 Progress = Callable[[ProgressEvent], None]
 
 
-class Worker(Protocol):
+class Decoder(Protocol):
     """What the run manager needs of the supervisor."""
 
     async def run(
@@ -179,7 +178,7 @@ class Child:
             if self._lines_left < 0:
                 continue
             text = line.decode(errors="replace").rstrip()[:LOGGED_CHARS]
-            if shares_text(text, self._secret):
+            if shares_piece(text, self._secret):
                 text = "(withheld: repeats the prompt)"
             log.info("worker says", extra={"data": {"worker": self.pid, "line": text}})
 
@@ -194,6 +193,7 @@ class Supervisor:
         hang_s: float,
         cancel_grace_s: float,
         on_pair: Callable[[PairEvent], None] = lambda _: None,
+        on_load: Callable[[AgentError | None], None] = lambda _: None,
     ) -> None:
         """Prepare; the worker is started by the first operation.
 
@@ -202,8 +202,10 @@ class Supervisor:
             hang_s: Silence of this length means that the worker hangs.
             cancel_grace_s: How long it may take to heed a cancel, a deadline or its end before it is killed.
             on_pair: Told whenever the worker has looked for a pair.
+            on_load: Told in each run whether the pair told of last could be loaded (None), or what went wrong.
         """
         self.on_pair = on_pair
+        self.on_load = on_load
         self._command = command
         self.hang_s = hang_s
         self._grace_s = cancel_grace_s
@@ -262,8 +264,21 @@ class Supervisor:
                 killer = loop.call_at(deadline + self._grace_s, child.kill, late)
                 op = RunOp(run_id=run_id, request=request, deadline_s=deadline - loop.time())
                 self._runner = child
+                loading = True
+
+                def note(event: ProgressEvent) -> None:
+                    nonlocal loading
+                    if loading and event.phase != LOADING:
+                        loading = False
+                        self.on_load(None)
+                    on_progress(event)
+
                 try:
-                    event = await self._converse(child, op, on_progress)
+                    event = await self._converse(child, op, note)
+                except AgentError as exc:
+                    if loading and exc.code not in GENTLE_CODES:
+                        self.on_load(exc)
+                    raise
                 finally:
                     self._runner = None
                     killer.cancel()
@@ -311,7 +326,7 @@ class Supervisor:
             # Also when we are cancelled ourselves, at shutdown.
             reason = None if fit else await self._retire(child)
         if isinstance(event, FailedEvent):
-            raise Reported(event.code, event.detail)
+            raise WorkerError(event.code, event.detail)
         if event is None:
             raise reason or WorkerDied("the decode worker ended")
         return event
@@ -355,9 +370,3 @@ class Supervisor:
 async def _discard(stream: asyncio.StreamReader) -> None:
     while await stream.read(65536):
         pass
-
-
-def shares_text(line: str, secret: str) -> bool:
-    """Return whether the line holds a piece of the secret, of `SECRET_CHARS` characters or all of it."""
-    size = min(SECRET_CHARS, len(secret))
-    return size > 0 and any(line[i : i + size] in secret for i in range(len(line) - size + 1))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, Protocol
 from agent import logs
 from agent.errors import NoPair
 from agent.pipe import (
+    LOADING,
     MAX_LINE,
     CancelOp,
     Event,
@@ -51,7 +52,7 @@ LOAD_PATIENCE_S = 300.0
 STEP_PATIENCE_S = 60.0
 """How long the work may give no sign before the signs of life stop: in a slow phase, and in any other."""
 
-SLOW_PHASES = frozenset({"pair", "loading"})
+SLOW_PHASES = frozenset({"pair", LOADING})
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class Engine(Protocol):
         """Look for a pair."""
 
     def load(self, choice: "PairChoice") -> "LoadedPair":
-        """Load a pair, letting go of the one loaded before."""
+        """Load a pair."""
 
     def run(
         self,
@@ -83,7 +84,6 @@ class LlamaEngine:
     def __init__(self, options: argparse.Namespace) -> None:
         """Take the worker's command line."""
         self._options = options
-        self._loaded: LoadedPair | None = None
 
     def choose(self) -> "PairChoice":
         """Look for a pair where the command line says."""
@@ -98,14 +98,10 @@ class LlamaEngine:
         )
 
     def load(self, choice: "PairChoice") -> "LoadedPair":
-        """Load a pair, letting go of the one loaded before: both may not fit together."""
+        """Load a pair."""
         from agent.measure import load_pair
 
-        if self._loaded is not None:
-            self._loaded.close()
-            self._loaded = None
-        self._loaded = load_pair(choice, n_ctx=self._options.context, threads=self._options.threads)
-        return self._loaded
+        return load_pair(choice, n_ctx=self._options.context, threads=self._options.threads)
 
     def run(
         self,
@@ -235,7 +231,8 @@ class Worker:
 
     def _run(self, op: RunOp) -> ResultEvent:
         deadline = time.monotonic() + op.deadline_s
-        with self.pulse.busy(op.run_id, "loading", int(op.request["n"])):
+        steps = int(op.request["n"])
+        with self.pulse.busy(op.run_id, LOADING, steps):
             # A pair found before is kept until the agent asks again: choosing may mean reading whole files.
             if self._choice is None or not self._choice.found:
                 self._choice = self._engine.choose()
@@ -243,17 +240,15 @@ class Worker:
             choice = self._choice
             if not choice.found:
                 raise NoPair(choice.reason)
-            files = (choice.draft, choice.target)
-            if self._loaded is None or self._loaded[0] != files:
-                self._loaded = None
-                self._loaded = (files, self._engine.load(choice))
+            pair = self._load(choice)
+            self.pulse.progress("loaded", 0, steps)
 
             def should_stop() -> str | None:
                 self.pulse.sign()
                 return "cancelled" if op.run_id in self._cancelled else None
 
             outcome = self._engine.run(
-                self._loaded[1],
+                pair,
                 op.request,
                 on_progress=self.pulse.progress,
                 should_stop=should_stop,
@@ -265,6 +260,16 @@ class Worker:
             output=outcome.output_text,
             output_sha3_256=outcome.output_sha3_256,
         )
+
+    def _load(self, choice: "PairChoice") -> "LoadedPair":
+        """Return the pair, loaded if it is not; the one loaded before goes first, as both may not fit."""
+        files = (choice.draft, choice.target)
+        if self._loaded is None or self._loaded[0] != files:
+            before, self._loaded = self._loaded, None
+            if before is not None:
+                before[1].close()
+            self._loaded = (files, self._engine.load(choice))
+        return self._loaded[1]
 
 
 def _pair_event(choice: "PairChoice") -> PairEvent:

@@ -72,6 +72,12 @@ def run(op: dict[str, Any]) -> None:
     """Do with a run what the first word of its prompt says."""
     run_id, prompt = op["run_id"], op["request"]["prompt"]
     word, _, rest = prompt.partition(" ")
+    if word == "load":
+        send("progress", run_id=run_id, phase="loading", done=0, total=50)
+        if rest == "DIE":
+            os._exit(3)
+        send("failed", run_id=run_id, code=rest, detail="it cannot be loaded")
+        return
     send("progress", run_id=run_id, phase="measuring", done=12, total=50)
     match word:
         case "wait":

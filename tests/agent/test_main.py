@@ -124,7 +124,7 @@ async def test_agent_killed(tmp_path: Path) -> None:
         result = await finish(agent, finished)
         await begin(agent, running)
         async with client(agent.url) as it:
-            assert await it.ask(waiting) == AcceptedFrame(run_id=waiting.run_id, position=1)
+            assert await it.ask(waiting) == AcceptedFrame(run_id=waiting.run_id, position=1, k=4)
         worker = agent.worker_pid()
         assert agent.stop(signal.SIGKILL) == -signal.SIGKILL
         await_exit(worker)

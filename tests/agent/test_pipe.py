@@ -1,7 +1,10 @@
 """Tests of agent.pipe."""
 
+from pathlib import Path
+
 import pytest
 
+from agent.pairs import ModelFile
 from agent.pipe import (
     CancelOp,
     Event,
@@ -19,6 +22,7 @@ from agent.pipe import (
     encode,
 )
 
+FILE = ModelFile("small", Path("/models/small"), None, (2, 3))
 OPS: list[Op] = [
     PairOp(),
     RunOp(run_id="r", request={"prompt": "two\nlines", "n": 2}, deadline_s=1.5),
@@ -27,6 +31,7 @@ OPS: list[Op] = [
 ]
 EVENTS: list[Event] = [
     PairEvent(found=False, reason="none"),
+    PairEvent(found=True, reason="one", draft=FILE, target=FILE),
     ProgressEvent(run_id=None, phase="pair", done=0, total=0),
     ResultEvent(run_id="r", measurement={"n": 2}, output="two\nlines", output_sha3_256="0"),
     FailedEvent(run_id="r", code="INTERNAL", detail="it failed"),

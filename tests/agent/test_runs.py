@@ -23,7 +23,7 @@ from agent.pipe import ProgressEvent, ResultEvent
 from agent.runs import Run, RunManager
 from agent.store import State, Store
 from shared.wire import AcceptedFrame, ErrorCode, FailedFrame, ProgressFrame, ResultFrame, RunFrame
-from tests.agent.support import GOLDEN, PATIENCE, run_frame
+from tests.agent.support import GOLDEN, PATIENCE, SCALE, run_frame
 
 MEASUREMENT = GOLDEN["agent"][3]["measurement"]
 
@@ -130,6 +130,8 @@ async def test_result(tmp_path: Path) -> None:
         assert run.outcome.request["prompt_commitment"] == frame.prompt_commitment
         assert "prompt" not in run.outcome.request
         assert run.outcome.output is None
+        assert run.outcome.ended_at == "1970-01-01T00:16:40Z"
+        it.clock.now += 10
         assert it.runs.find(frame.run_id).outcome == run.outcome
 
 
@@ -200,15 +202,30 @@ async def test_queue(tmp_path: Path) -> None:
         assert [it.runs.position(run) for run in (first, second, third)] == [0, 1, 2]
         assert it.runs.queue().model_dump() == {"running": True, "waiting": 2, "limit": 4}
         assert it.decoder.begun.empty()
-        assert it.runs.report(third) == AcceptedFrame(run_id=third.run_id, position=2)
+        assert it.runs.report(third) == AcceptedFrame(run_id=third.run_id, position=2, k=4)
         decode.on_progress(ProgressEvent(run_id=first.run_id, phase="measuring", done=7, total=50))
         assert it.runs.report(first) == ProgressFrame(
-            run_id=first.run_id, phase="measuring", done=7, total=50
+            run_id=first.run_id, phase="measuring", done=7, total=50, k=4
         )
         decode.done.set_result(result_of(first))
         await it.finish(second)
         await it.finish(third)
         assert it.runs.queue().model_dump() == {"running": False, "waiting": 0, "limit": 4}
+
+
+@pytest.mark.parametrize(("asked", "told"), [(8, 8), ("auto", None)])
+async def test_k(tmp_path: Path, asked: Any, told: int | None) -> None:
+    """A run that is not over tells the draft length asked for, if one was; one that is over still knows it."""
+    async with bench(tmp_path) as it:
+        run = it.runs.submit(run_frame("one", k=asked))
+        accepted = it.runs.report(run)
+        assert isinstance(accepted, AcceptedFrame) and accepted.k == told
+        decode = await it.decoder.next()
+        progress = it.runs.report(run)
+        assert isinstance(progress, ProgressFrame) and progress.k == told
+        decode.done.set_result(result_of(run))
+        assert await run.ends_within(PATIENCE)
+        assert it.runs.accepted(it.runs.find(run.run_id)).k == told
 
 
 async def test_busy(tmp_path: Path) -> None:
@@ -364,20 +381,22 @@ async def test_shutdown(tmp_path: Path) -> None:
 
 
 async def test_store_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that cannot be remembered is not run; an outcome that cannot be is still told to who waits."""
+    """A run that cannot be remembered is not run; an outcome that cannot be is kept in memory until it expires."""
 
     def broken(*_: object) -> None:
         raise StoreError("the disk is full")
 
-    async with bench(tmp_path) as it:
-        run = it.runs.submit(run_frame("one"))
+    async with bench(tmp_path, expiry_s=0.3 * SCALE) as it:
+        run = it.runs.submit(frame := run_frame("one"))
         monkeypatch.setattr(it.store, "add", broken)
         monkeypatch.setattr(it.store, "finish", broken)
         with pytest.raises(StoreError):
             it.runs.submit(run_frame("two"))
         await it.finish(run)
-        assert code(run) == "OK"
-        with pytest.raises(Expired):
+        assert code(run) == "OK" and not it.runs.queue().running
+        assert it.runs.find(run.run_id).outcome == it.runs.submit(frame).outcome == run.outcome
+        await asyncio.sleep(0.6 * SCALE)
+        with pytest.raises(Expired, match="the run has expired"):
             it.runs.find(run.run_id)
         assert it.decoder.begun.empty()
 

@@ -12,6 +12,8 @@ import pytest
 import pytest_asyncio
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from agent.pairs import EMBEDDED
+from shared.schemas import Pair
 from shared.wire import (
     MAX_FRAME,
     AcceptedFrame,
@@ -140,11 +142,11 @@ async def test_golden_frames(agent: Agent) -> None:
             assert capability.pop(name)
             expected["capability"].pop(name)
         assert capability == expected["capability"]
-        assert await answer(run) == expected["accepted"]
+        assert await answer(run) == expected["accepted"] | {"k": run["request"]["k"]}
         result = (await it.until(ResultFrame)).model_dump(mode="json")
-        assert result.pop("energy")["label"] == "UNAVAILABLE"
+        assert result.pop("energy")["label"] == "UNAVAILABLE" and "ended_at" in result
         expected["result"].pop("energy")
-        assert result == expected["result"]
+        assert result == expected["result"] | {"ended_at": result["ended_at"]}
         for frame in (ask, stop):
             again = await answer(frame)
             assert again.pop("energy")
@@ -233,7 +235,7 @@ async def test_run(agent: Agent) -> None:
     """A run is accepted, shows progress and ends with its result, output included if asked for."""
     run = run_frame("finish", include_output=True)
     async with client(agent.url) as it:
-        assert await it.ask(run) == AcceptedFrame(run_id=run.run_id, position=0)
+        assert await it.ask(run) == AcceptedFrame(run_id=run.run_id, position=0, k=4)
         result = await it.until(ResultFrame)
     assert (result.run_id, result.nonce, result.output) == (run.run_id, run.nonce, OUTPUT)
 
@@ -245,8 +247,8 @@ async def test_status(agent: Agent) -> None:
         await start(it, running)
         await it.send(waiting)
         progress = await other.ask(status(running))
-        assert progress == ProgressFrame(run_id=running.run_id, phase="measuring", done=12, total=50)
-        assert await other.ask(status(waiting)) == AcceptedFrame(run_id=waiting.run_id, position=1)
+        assert progress == ProgressFrame(run_id=running.run_id, phase="measuring", done=12, total=50, k=4)
+        assert await other.ask(status(waiting)) == AcceptedFrame(run_id=waiting.run_id, position=1, k=4)
         agent.release()
         ends = {(await it.until(ResultFrame)).run_id for _ in range(2)}
         assert ends == {running.run_id, waiting.run_id}
@@ -261,7 +263,7 @@ async def test_keepalive(agent: Agent) -> None:
         await other.ask(waiting)
         for _ in range(2):
             assert await it.until(ProgressFrame) == shown
-            queued = ProgressFrame(run_id=waiting.run_id, phase="queued", done=0, total=50)
+            queued = ProgressFrame(run_id=waiting.run_id, phase="queued", done=0, total=50, k=4)
             assert await other.until(ProgressFrame) == queued
         agent.release()
         await other.until(ResultFrame)
@@ -306,9 +308,9 @@ async def test_cancel_running(agent: Agent) -> None:
     """A running run can be cancelled by another client; both hear of it once, and the next run succeeds."""
     run = run_frame("wait")
     async with client(agent.url) as it, client(agent.url) as other:
-        await start(it, run)
-        answer = await other.ask(cancel(run))
-        assert isinstance(answer, FailedFrame)
+        shown = await start(it, run)
+        assert await other.ask(cancel(run)) == shown
+        answer = await other.until(FailedFrame)
         assert (answer.run_id, answer.code) == (run.run_id, ErrorCode.CANCELLED)
         assert await it.until(FailedFrame) == answer
         assert await it.ask(status(run)) == answer
@@ -316,13 +318,29 @@ async def test_cancel_running(agent: Agent) -> None:
         await it.until(ResultFrame)
 
 
+async def test_cancel_not_heeded(agent: Agent) -> None:
+    """A cancel is answered at once though the worker does not stop, and progress follows."""
+    run = run_frame("hang")
+    async with client(agent.url) as it, client(agent.url) as other:
+        shown = await start(it, run)
+        for _ in range(3):
+            assert await other.ask(cancel(run)) == shown
+        for _ in range(3):
+            assert await other.receive() == shown
+        assert agent.runs.queue().running
+
+
 async def test_cancel_own_run(agent: Agent) -> None:
-    """A client that cancels the run it waits for is told once that it has ended."""
-    run = run_frame("wait")
+    """A client that cancels runs it waits for, running or queued, is told once that each has ended."""
+    running, waiting = run_frame("wait"), run_frame("finish")
     async with client(agent.url) as it:
-        await start(it, run)
-        await it.send(cancel(run))
-        assert (await it.until(FailedFrame)).code == ErrorCode.CANCELLED
+        await start(it, running)
+        await it.send(waiting)
+        await it.until(AcceptedFrame)
+        for run in (waiting, running):
+            await it.send(cancel(run))
+            failed = await it.until(FailedFrame)
+            assert (failed.run_id, failed.code) == (run.run_id, ErrorCode.CANCELLED)
         assert isinstance(await it.ask(ProbeFrame()), CapabilityFrame)
 
 
@@ -335,6 +353,8 @@ async def test_cancel_queued(agent: Agent) -> None:
         await other.send(cancel(waiting))
         answer = await other.until(FailedFrame)
         assert (answer.run_id, answer.code) == (waiting.run_id, ErrorCode.CANCELLED)
+        async with client(agent.url) as third:
+            assert await third.ask(cancel(waiting)) == answer
         agent.release()
         assert (await it.until(ResultFrame)).run_id == running.run_id
 
@@ -438,6 +458,30 @@ async def test_probe_during_run(tmp_path: Path) -> None:
         await it.until(ResultFrame)
 
 
+async def test_probe_after_failed_load(tmp_path: Path) -> None:
+    """A pair that could not be loaded is no pair, whatever a look at its files says, until a run could load it."""
+    async with agent_here(tmp_path, ttl_s=0) as agent, client(agent.url) as it:
+
+        async def pair() -> Pair:
+            answer = await it.ask(ProbeFrame())
+            assert isinstance(answer, CapabilityFrame)
+            return answer.same_family_pair
+
+        assert (await pair()).found
+        await it.send(run_frame("load LOAD_FAILED"))
+        assert (await it.until(FailedFrame)).code == ErrorCode.LOAD_FAILED
+        assert await pair() == Pair(
+            found=False,
+            reason="the pair could not be loaded: it cannot be loaded",
+            draft="llama3.2:1b",
+            target="llama3.1:8b",
+            family="llama",
+        )
+        await it.send(run_frame("finish"))
+        await it.until(ResultFrame)
+        assert (await pair()).found
+
+
 # The whole agent, with the pair that comes with it.
 
 
@@ -461,3 +505,23 @@ async def test_embedded_pair(tmp_path: Path) -> None:
         assert agent.stop() == 0
         assert "came to pass" not in agent.log.read_text()
         assert frame.output not in agent.log.read_text()
+
+
+async def test_damaged_pair(tmp_path: Path) -> None:
+    """A pair whose metadata is whole and whose weights are not is no pair once a run has tried it."""
+    files = []
+    for name in ("draft", "target"):
+        whole = (EMBEDDED / f"{name}.gguf").read_bytes()
+        files += [f"--{name}", str(tmp_path / f"{name}.gguf")]
+        (tmp_path / f"{name}.gguf").write_bytes(whole[: len(whole) // 2])
+    with agent_process(tmp_path / "state", *files, module="agent.worker") as agent:
+        async with client(agent.url) as it:
+            before = await it.ask(ProbeFrame())
+            assert isinstance(before, CapabilityFrame) and before.same_family_pair.found
+            await it.send(run_frame("And it came to pass"))
+            failed = await it.until(FailedFrame)
+            assert failed.code == ErrorCode.LOAD_FAILED and str(tmp_path) not in failed.detail
+            after = await it.ask(ProbeFrame())
+            assert isinstance(after, CapabilityFrame)
+            assert not after.same_family_pair.found
+            assert "llama.cpp could not load" in after.same_family_pair.reason

@@ -13,7 +13,7 @@ import pytest
 
 from agent.errors import AgentError
 from agent.pipe import PairEvent, ProgressEvent, ResultEvent
-from agent.supervisor import LOGGED_CHARS, Supervisor, shares_text
+from agent.supervisor import LOGGED_CHARS, Supervisor
 from tests.agent.scripted_worker import OUTPUT
 from tests.agent.support import PATIENCE, SCRIPTED, SHORT, await_exit
 
@@ -304,15 +304,30 @@ async def test_environment_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    ("line", "secret", "shared"),
+    ("prompt", "heard"),
     [
-        ("error near 'marmalade zeppelins'", "two marmalade zeppelins over town", True),
-        ("error near 'marmalade'", "two marmalade zeppelins over town", False),
-        ("got hi!", "hi", True),
-        ("anything", "", False),
-        ("", "hi", False),
+        ("finish", None),
+        ("fail OUT_OF_MEMORY", None),
+        ("load LOAD_FAILED", "LOAD_FAILED"),
+        ("load OUT_OF_MEMORY", "OUT_OF_MEMORY"),
+        ("load DIE", "WORKER_DIED"),
     ],
 )
-def test_shares_text(line: str, secret: str, shared: bool) -> None:
-    """A line shares text with a secret if it holds all of it, or a long enough piece."""
-    assert shares_text(line, secret) is shared
+async def test_loading(prompt: str, heard: str | None) -> None:
+    """Each run tells once whether the pair could be loaded, and what went wrong if not."""
+    told: list[AgentError | None] = []
+    async with watched() as it:
+        it.supervisor.on_load = told.append
+        with suppress(AgentError):
+            await it.run(prompt)
+    assert [error and error.code for error in told] == [heard]
+
+
+@pytest.mark.parametrize("code", ["NO_PAIR", "CANCELLED", "DEADLINE"])
+async def test_loading_not_at_fault(code: str) -> None:
+    """A run that ends before its pair is loaded, for a reason not the pair's, tells nothing of it."""
+    told: list[AgentError | None] = []
+    async with watched() as it:
+        it.supervisor.on_load = told.append
+        assert (await it.code(f"load {code}")).startswith(code)
+    assert told == []

@@ -5,14 +5,15 @@ import queue
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from agent.errors import OutOfMemory
-from agent.measure import LoadedPair, RunOutcome
+from agent.errors import LoadFailed, OutOfMemory
+from agent.measure import RunOutcome
 from agent.pairs import ModelFile, PairChoice
 from agent.pipe import (
     CancelOp,
@@ -31,7 +32,7 @@ from agent.worker import LOAD_PATIENCE_S, STEP_PATIENCE_S, Pulse, Worker, listen
 from shared.errors import SpecdecError
 from tests.agent.support import PATIENCE, ROOT
 
-DRAFT = ModelFile("small", Path("/models/small"), "0" * 64)
+DRAFT = ModelFile("small", Path("/models/small"), "0" * 64, (2, 3))
 TARGET = ModelFile("large", Path("/models/large"), None)
 PAIR = PairChoice(True, "one vocabulary", DRAFT, TARGET, "llama", [])
 NO_PAIR = PairChoice(False, "no two models of one family", None, None, None, [])
@@ -45,20 +46,22 @@ class StandIn:
     choices: list[PairChoice] = field(default_factory=lambda: [PAIR])
     act: Callable[[Callable[[str, int, int], None], Callable[[], str | None]], None] = lambda *_: None
     loads: list[PairChoice] = field(default_factory=list)
+    closed: list[PairChoice] = field(default_factory=list)
     deadline: float = 0.0
 
     def choose(self) -> PairChoice:
         """Return the choices one after the other, the last for ever."""
         return self.choices.pop(0) if len(self.choices) > 1 else self.choices[0]
 
-    def load(self, choice: PairChoice) -> LoadedPair:
-        """Count the loads."""
+    def load(self, choice: PairChoice) -> Any:
+        """Count the loads, and note how many pairs were let go of before each."""
+        assert self.closed == self.loads
         self.loads.append(choice)
-        return cast(LoadedPair, object())
+        return SimpleNamespace(close=lambda: self.closed.append(choice))
 
     def run(
         self,
-        pair: LoadedPair,
+        pair: Any,
         request: dict[str, Any],
         *,
         on_progress: Callable[[str, int, int], None],
@@ -96,8 +99,8 @@ def test_pair() -> None:
         PairEvent(
             found=True,
             reason="one vocabulary",
-            draft={"name": "small", "path": Path("/models/small"), "sha256": "0" * 64},
-            target={"name": "large", "path": Path("/models/large"), "sha256": None},
+            draft=DRAFT,
+            target=TARGET,
             family="llama",
             models=[],
         ),
@@ -108,7 +111,9 @@ def test_run() -> None:
     """A run chooses a pair if none is known, loads it, decodes, and ends with a result."""
     engine = StandIn()
     events = handled(engine, RUN)
-    assert [event.event for event in events] == ["progress", "pair", "result"]
+    assert [event.event for event in events] == ["progress", "pair", "progress", "result"]
+    phases = [event.phase for event in events if isinstance(event, ProgressEvent)]
+    assert phases == ["loading", "loaded"]
     assert events[-1] == ResultEvent(
         run_id="r", measurement={"n": 2}, output="text", output_sha3_256="0" * 64
     )
@@ -116,11 +121,25 @@ def test_run() -> None:
 
 
 def test_pair_stays_loaded() -> None:
-    """A pair is loaded once for many runs, and another one only after the agent has asked for the pair."""
-    other = PairChoice(True, "one vocabulary", DRAFT, DRAFT, "llama", [])
-    engine = StandIn(choices=[PAIR, other])
+    """A pair is loaded once for many runs; when the agent has asked and the file is another, the old one goes."""
+    other = replace(PAIR, draft=replace(DRAFT, version=(2, 4)))
+    engine = StandIn(choices=[PAIR, PAIR, other])
     handled(engine, RUN, RUN, PairOp(), RUN)
-    assert engine.loads == [PAIR, other]
+    assert (engine.loads, engine.closed) == ([PAIR], [])
+    handled(engine := StandIn(choices=[PAIR, other]), RUN, RUN, PairOp(), RUN)
+    assert (engine.loads, engine.closed) == ([PAIR, other], [PAIR])
+
+
+def test_load_failure() -> None:
+    """A pair that cannot be loaded fails the run in its loading phase."""
+
+    class Broken(StandIn):
+        def load(self, choice: PairChoice) -> Any:
+            raise LoadFailed("it is cut short")
+
+    events = handled(Broken(), RUN)
+    assert [event.event for event in events] == ["progress", "pair", "failed"]
+    assert isinstance(events[-1], FailedEvent) and events[-1].code == "LOAD_FAILED"
 
 
 def test_no_pair() -> None:
