@@ -31,6 +31,8 @@ from agent.pairs import ModelFile, PairChoice
 from agent.sampling import rule_for
 from shared import labels
 from shared.estimators import (
+    MIN_STEPS,
+    WIDEST_INTERVAL,
     accepted_rate,
     accepted_rate_ci95,
     draft_acceptance_rate,
@@ -46,11 +48,8 @@ MAX_PAIRS = 48
 TIMING_S = 3.0
 """Pairs go on until they have taken this long (seconds), within MIN_PAIRS and MAX_PAIRS."""
 
-MIN_STEPS = 10
-WIDEST_INTERVAL = 0.5
 LEAST_PROCESSOR_SHARE = 0.8
-"""A run beyond these is not valid: too few steps, an interval wider than half its median, or decoding threads that had
-to wait for a processor for more than a fifth of the time, because other work had it."""
+"""A run whose decoding threads were on a processor for less of the time is not valid: other work had it."""
 
 
 @dataclass
@@ -440,9 +439,9 @@ def _verdict(
     elif speedup["ci95"][1] - speedup["ci95"][0] > WIDEST_INTERVAL * speedup["median"]:
         reasons.append("the interval of the speed-up is wider than half its median")
     if quality["label"] in (labels.DIVERGED_TIE, labels.DIVERGED_FAULT):
-        reasons.append("the output differs from the target's own")
+        reasons.append(labels.OUTPUT_DIFFERS)
     if not timed.repeatable:
-        reasons.append("repeats of the speculative decoding did not give the same tokens")
+        reasons.append(labels.REPEATS_DIFFER)
     if on_cpu and timed.processor_share < LEAST_PROCESSOR_SHARE:
         reasons.append("other work slowed the machine while it was timed")
     return {"valid": not reasons, "reasons": reasons}
