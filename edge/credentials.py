@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from edge.settings import TOKEN_PATTERN, EdgeSettings
+from edge.settings import EdgeSettings
+from shared.settings import is_token
 
 logger = logging.getLogger(__name__)
 
@@ -17,6 +18,9 @@ class TokenSource(Protocol):
 
     def current(self) -> str | None:
         """Return the token in hand, without any network call."""
+
+    def pending(self) -> bool:
+        """Tell whether there is no token in hand, and `renew` may get one."""
 
     def renew(self) -> bool:
         """Fetch the token again; True when that gave another one."""
@@ -33,6 +37,10 @@ class FixedToken:
         """Return the token."""
         return self._token
 
+    def pending(self) -> bool:
+        """Return False: what is not here will never be."""
+        return False
+
     def renew(self) -> bool:
         """Return False: there is nowhere to get another one."""
         return False
@@ -41,18 +49,22 @@ class FixedToken:
 class SecretToken:
     """A token kept in AWS Secrets Manager.
 
-    It is fetched once when the instance starts and again when the tower answers 401 to a run, so that
-    ``/health`` needs neither an AWS SDK nor an AWS call. Needs ``secretsmanager:GetSecretValue``.
+    It is fetched by the first run that finds none in hand, and again when the tower answers 401 to a run, so
+    that ``/health`` needs neither an AWS SDK nor an AWS call. Needs ``secretsmanager:GetSecretValue``.
     """
 
-    def __init__(self, secret_id: str) -> None:
-        """Take the secret's name or ARN; nothing is fetched yet."""
+    def __init__(self, secret_id: str, token: str | None = None) -> None:
+        """Take the secret's name or ARN, and the token that it held at deployment, if known."""
         self._secret_id = secret_id
-        self._token: str | None = None
+        self._token = token
 
     def current(self) -> str | None:
         """Return the token fetched last."""
         return self._token
+
+    def pending(self) -> bool:
+        """Tell whether the token was neither given nor fetched."""
+        return self._token is None
 
     def renew(self) -> bool:
         """Fetch the secret; on failure keep the old token and say so in the log."""
@@ -71,7 +83,7 @@ class SecretToken:
             logger.error("tower token not fetched: %s", type(error).__name__)
             return False
         token = value.strip() if isinstance(value, str) else ""
-        if not TOKEN_PATTERN.fullmatch(token):
+        if not is_token(token):
             logger.error("tower token not fetched: the secret is not visible ASCII text")
             return False
         changed = token != self._token
@@ -80,11 +92,8 @@ class SecretToken:
 
 
 def token_source(settings: EdgeSettings) -> TokenSource:
-    """Return the source that the settings name; a token in a secret is fetched at once."""
-    if settings.tower_token is not None:
-        return FixedToken(settings.tower_token.get_secret_value())
-    if settings.tower_token_secret is not None:
-        source = SecretToken(settings.tower_token_secret)
-        source.renew()
-        return source
-    return FixedToken(None)
+    """Return the source that the settings name; nothing is fetched yet."""
+    token = None if settings.tower_token is None else settings.tower_token.get_secret_value()
+    if settings.tower_token_secret is None:
+        return FixedToken(token)
+    return SecretToken(settings.tower_token_secret, token)

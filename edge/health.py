@@ -42,7 +42,7 @@ class Prober:
     def _probe(self) -> CapabilityFrame | TowerFault:
         deadline = Deadline.after(PROBE_TIMEOUT_S)
         try:
-            with self._tower.session(deadline, renew_token=False) as session:
+            with self._tower.session(deadline, fetch_token=False) as session:
                 session.send(ProbeFrame())
                 frame = session.receive(deadline)
         except TowerFault as fault:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from shared.runid import PART_BYTES
-
-TOKEN_PATTERN = re.compile(r"[!-~]+")
+from shared.settings import is_token
 
 
 class EdgeSettings(BaseModel):
@@ -18,7 +16,8 @@ class EdgeSettings(BaseModel):
     Attributes:
         tower_url: Where the agent listens.
         tower_token: Bearer token for the agent.
-        tower_token_secret: Name or ARN of the Secrets Manager secret that holds that token instead.
+        tower_token_secret: Name or ARN of the Secrets Manager secret that holds that token; read by a run when
+            there is no token yet, or when the tower refuses the one there is.
         run_secret: Key from which run ids, nonces and salts are derived; the same on all instances.
         k: Draft length when a request names none.
         cost_ratio: Draft step time over target step time, assumed by the modeled numbers.
@@ -47,9 +46,12 @@ class EdgeSettings(BaseModel):
     @field_validator("tower_token")
     @classmethod
     def _is_header_text(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not TOKEN_PATTERN.fullmatch(value.get_secret_value()):
+        if value is None:
+            return None
+        token = value.get_secret_value().strip()
+        if not is_token(token):
             raise ValueError("must be visible ASCII without spaces")
-        return value
+        return SecretStr(token)
 
     @field_validator("run_secret")
     @classmethod

@@ -108,21 +108,29 @@ class Tower:
     token: TokenSource
 
     @contextmanager
-    def session(self, deadline: Deadline, *, renew_token: bool = True) -> Iterator[TowerSession]:
+    def session(self, deadline: Deadline, *, fetch_token: bool = True) -> Iterator[TowerSession]:
         """Connect, and close at the end.
 
         Args:
             deadline: When to give up connecting.
-            renew_token: On 401, fetch the token again and try once more. That may need an AWS call.
+            fetch_token: Fetch the token if there is none yet; on 401, fetch it again and try once more. That
+                may need an AWS call.
 
         Raises:
             TowerFault: If the tower could not be reached or did not let us in.
         """
+        pending = self.token.pending()
+        if pending and not fetch_token:
+            reason = "the edge has not fetched the tower's token yet; the first run does"
+            raise TowerFault(FaultKind.REFUSED, reason)
+        if pending:
+            self.token.renew()
         with ExitStack() as stack:
             try:
                 connection = self._open(deadline, stack)
             except TowerFault as fault:
-                if not (renew_token and fault.kind is FaultKind.REFUSED and self.token.renew()):
+                may_renew = fetch_token and not pending and fault.kind is FaultKind.REFUSED
+                if not (may_renew and self.token.renew()):
                     raise
                 connection = self._open(deadline, stack)
             yield TowerSession(connection)

@@ -8,6 +8,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
+from edge import health
 from edge.credentials import FixedToken, SecretToken, token_source
 from tests.edge.fake_tower import FakeTower
 from tests.edge.support import TOKEN, assert_roadmap, client, settings
@@ -46,34 +47,55 @@ def test_no_token_is_none() -> None:
     assert token_source(settings(tower_token="")).current() is None
 
 
-def test_fixed_token_comes_before_a_secret() -> None:
-    """With both given, no AWS call is made."""
-    assert isinstance(token_source(settings(tower_token_secret=SECRET_ID)), FixedToken)
-
-
-def test_secret_is_read_when_the_instance_starts(secret: str) -> None:
-    """Health and runs use the token that was fetched once."""
+def test_secret_is_read_by_the_first_run(secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Health says that it has no token yet; a run fetches it, and from then on health has it too."""
+    monkeypatch.setattr(health, "KEEP_S", 0.0)
     with FakeTower() as tower:
         edge = client(tower.url, tower_token="", tower_token_secret=secret)
-        assert edge.get("/health").json["tower_reachable"] is True
+        before = edge.get("/health").json
+        assert tower.frames == []
         assert edge.run().payload["measured"] == "MEASURED"
+        after = edge.get("/health").json
+    assert before["tower_reachable"] is False
+    assert "has not fetched the tower's token yet" in before["same_family_pair"]["reason"]
+    assert after["tower_reachable"] is True
 
 
-def test_rotated_token_is_fetched_once_more_by_a_run(secret: str) -> None:
+def test_secret_is_read_by_a_run_route(secret: str) -> None:
+    """Asking after a run fetches the token as well."""
+    with FakeTower() as tower:
+        run_id = client(tower.url).run().payload["run_id"]
+        edge = client(tower.url, tower_token="", tower_token_secret=secret)
+        assert edge.get(f"/runs/{run_id}").payload["measured"] == "MEASURED"
+
+
+@pytest.mark.parametrize("fetched", [False, True], ids=["given at deployment", "fetched"])
+def test_rotated_token_is_fetched_once_more_by_a_run(secret: str, fetched: bool) -> None:
     """After 401 a run fetches the token again and goes through; health makes no AWS call."""
     with FakeTower() as tower:
-        edge = client(tower.url, tower_token="", tower_token_secret=secret)
+        edge = client(tower.url, tower_token="" if fetched else TOKEN, tower_token_secret=secret)
+        assert edge.run().payload["measured"] == "MEASURED"
         tower.token = "rotated"
         _rotate("rotated")
-        assert edge.get("/health").json["tower_reachable"] is False
+        assert edge.get("/health").json["same_family_pair"]["reason"] == "the tower refused the edge's token"
         assert edge.run().payload["measured"] == "MEASURED"
 
 
-def test_token_that_stays_wrong_is_tried_once(secret: str) -> None:
-    """A secret that has not changed is no reason to try again."""
+def test_token_that_stays_wrong_is_tried_once(secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token fetched for this very run, or a secret that has not changed, is no reason to try again."""
+    fetches: list[bool] = []
+    renew = SecretToken.renew
+
+    def counted(source: SecretToken) -> bool:
+        fetches.append(renew(source))
+        return fetches[-1]
+
+    monkeypatch.setattr(SecretToken, "renew", counted)
     with FakeTower(token="another") as tower:
         edge = client(tower.url, tower_token="", tower_token_secret=secret)
         assert_roadmap(edge.run(), "TOWER_REFUSED")
+        assert_roadmap(edge.run(), "TOWER_REFUSED")
+    assert fetches == [True, False]
 
 
 def test_missing_secret_does_not_stop_the_edge(secret: str, caplog: pytest.LogCaptureFixture) -> None:

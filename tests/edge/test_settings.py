@@ -17,6 +17,13 @@ def test_defaults_are_the_published_ones() -> None:
     assert settings.run_secret is None
 
 
+def test_blanks_around_a_token_are_no_part_of_it() -> None:
+    """A secret that ends in a line break, as files do, still gives the token."""
+    token = load(EdgeSettings, {"SPECDEC_TOWER_TOKEN": " token\n"}).tower_token
+    assert token is not None
+    assert token.get_secret_value() == "token"
+
+
 def test_secrets_do_not_show() -> None:
     """Printing the settings prints no secret."""
     settings = load(
@@ -37,6 +44,7 @@ def test_secrets_do_not_show() -> None:
         ("SPECDEC_TOWER_URL", "ws://host:99999/"),
         ("SPECDEC_TOWER_URL", "host/specdec"),
         ("SPECDEC_TOWER_TOKEN", "line\nbreak"),
+        ("SPECDEC_TOWER_TOKEN", "\n"),
         ("SPECDEC_RUN_SECRET", "fifteen-bytes.."),
     ],
 )

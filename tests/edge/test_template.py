@@ -41,6 +41,13 @@ def test_function_has_one_right_only() -> None:
     assert re.findall(r"Resource: (.+)", text) == ["!Ref TowerTokenSecretArn"]
 
 
+def test_no_cold_start_waits_for_the_token() -> None:
+    """The function gets the token itself, and the secret's name for when the token has been rotated."""
+    text = (ROOT / "template.yaml").read_text("utf-8")
+    assert 'SPECDEC_TOWER_TOKEN: !Sub "{{resolve:secretsmanager:${TowerTokenSecretArn}}}"' in text
+    assert "SPECDEC_TOWER_TOKEN_SECRET: !Ref TowerTokenSecretArn" in text
+
+
 def test_artifact_holds_edge_and_shared_only() -> None:
     """The build copies the two folders that the function may import, and no other."""
     text = (ROOT / "edge" / "Makefile").read_text("utf-8")
