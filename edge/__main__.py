@@ -5,23 +5,28 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from edge.local_server import serve
 from edge.pool import WorkerDied, WorkerPool
 from edge.settings import EdgeSettings
 from shared.errors import SpecdecError
-from shared.settings import load
+from shared.settings import SettingsError, load
+
+# These answer health and curve; runs that fill all other workers leave them free.
+QUICK_WORKERS = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the local edge until it is told to stop."""
-    arguments = _parser().parse_args(argv)
     environ = dict(os.environ)
     try:
+        arguments = _parser().parse_args(argv)
         if arguments.tower_url is not None:
             environ["SPECDEC_TOWER_URL"] = arguments.tower_url
         if arguments.token_file is not None:
@@ -39,23 +44,33 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _serve(host: str, port: int, environ: dict[str, str], workers: int) -> None:
-    await serve(host, port, WorkerPool(environ, workers))
+    await serve(host, port, WorkerPool(environ, QUICK_WORKERS), WorkerPool(environ, workers))
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise SettingsError("BAD_SETTINGS", message, "see python -m edge --help")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m edge", description="The edge on this machine.")
+    parser = _Parser(prog="python -m edge", description="The edge on this machine.")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8080, help="port; 0 picks a free one (default 8080)")
+    port = _whole_number(0, 65535)
+    parser.add_argument("--port", type=port, default=8080, help="port; 0 picks a free one (default 8080)")
     parser.add_argument("--tower-url", help="websocket URL of the agent; overrides SPECDEC_TOWER_URL")
     parser.add_argument("--token-file", type=Path, help="file with the agent's token")
-    parser.add_argument("--workers", type=_count, default=6, help="worker processes at most (default 6)")
+    workers = _whole_number(1, 64)
+    parser.add_argument("--workers", type=workers, default=24, help="runs handled at once (default 24)")
     return parser
 
 
-def _count(text: str) -> int:
-    if not 1 <= int(text) <= 64:
-        raise ValueError
-    return int(text)
+def _whole_number(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not re.fullmatch("[0-9]{1,9}", text) or not low <= int(text) <= high:
+            raise argparse.ArgumentTypeError(f"must be a whole number from {low} to {high}")
+        return int(text)
+
+    return parse
 
 
 def _fail(line: str) -> int:

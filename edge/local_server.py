@@ -17,18 +17,26 @@ from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
 
 from edge.gateway_event import MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES, build_event, header_bytes, http_answer
 from edge.pool import WorkerDied, WorkerPool
+from shared.labels import BASE_PATH
 
 # A client may still be sending when its body is found too large; reading on lets it see the answer.
 MAX_DRAINED_BYTES = 4 * MAX_PAYLOAD_BYTES
 SHUTDOWN_S = 1
+RUN_PATHS = f"{BASE_PATH}/run"
 
 
 class Gateway:
-    """ASGI application in front of a worker pool."""
+    """ASGI application in front of the workers."""
 
-    def __init__(self, pool: WorkerPool) -> None:
-        """Take the pool that answers."""
-        self._pool = pool
+    def __init__(self, quick: WorkerPool, runs: WorkerPool) -> None:
+        """Take the pools that answer.
+
+        Args:
+            quick: For what never waits long, which is all but the run routes.
+            runs: For the run routes, which may hold each of its workers for half a minute.
+        """
+        self._quick = quick
+        self._runs = runs
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         """Answer one HTTP request."""
@@ -49,7 +57,9 @@ class Gateway:
         if payload is None:
             return _message(413, "Request Entity Too Large")
         try:
-            result = await self._pool.invoke(build_event(scope, payload))
+            event = build_event(scope, payload)
+            pool = self._runs if event["rawPath"].startswith(RUN_PATHS) else self._quick
+            result = await pool.invoke(event)
         except TimeoutError:
             return _message(503, "Service Unavailable")
         except WorkerDied:
@@ -98,8 +108,14 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(host: str, port: int, pool: WorkerPool) -> None:
+async def serve(host: str, port: int, quick: WorkerPool, runs: WorkerPool) -> None:
     """Serve until SIGTERM or SIGINT; port 0 takes a free one.
+
+    Args:
+        host: Address to listen on.
+        port: Port to listen on.
+        quick: See `Gateway`; one of its workers is started first.
+        runs: See `Gateway`; its workers are started as they are needed.
 
     Raises:
         OSError: If the address cannot be used.
@@ -109,7 +125,7 @@ async def serve(host: str, port: int, pool: WorkerPool) -> None:
     sock = socket.create_server((host, port), family=family, backlog=128)
     shown = f"[{host}]" if ":" in host else host
     config = uvicorn.Config(
-        Gateway(pool),
+        Gateway(quick, runs),
         lifespan="off",
         ws="none",
         log_level="warning",
@@ -127,8 +143,8 @@ async def serve(host: str, port: int, pool: WorkerPool) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     try:
-        await pool.start()
+        await quick.start()
         await server.serve(sockets=[sock])
     finally:
         sock.close()
-        await pool.close()
+        await asyncio.gather(quick.close(), runs.close())

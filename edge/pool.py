@@ -12,6 +12,8 @@ from typing import Any
 
 WORKER_COMMAND = (sys.executable, "-m", "edge.worker")
 MAX_LINE_BYTES = 32 * 1024 * 1024
+# Workers that have nothing to do are kept up to this many.
+KEEP_IDLE = 6
 # Lambda's timeout in template.yaml; the gateway waits one second longer.
 FUNCTION_TIMEOUT_S = 29.0
 INTEGRATION_TIMEOUT_S = 30.0
@@ -22,7 +24,7 @@ class WorkerDied(Exception):
 
 
 class WorkerPool:
-    """Starts workers as they are needed, up to a limit, and keeps them."""
+    """Starts workers as they are needed, up to a limit, and keeps a few."""
 
     def __init__(
         self, environ: Mapping[str, str], limit: int, command: tuple[str, ...] = WORKER_COMMAND
@@ -67,7 +69,10 @@ class WorkerPool:
                 # Dead, late or no longer wanted: its next line would answer the wrong request.
                 await self._end(worker)
                 raise
-            self._idle.append(worker)
+            if len(self._idle) < KEEP_IDLE:
+                self._idle.append(worker)
+            else:
+                await self._end(worker)
             return answer["result"]
 
     async def close(self) -> None:

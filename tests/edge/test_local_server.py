@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from edge.__main__ import QUICK_WORKERS, _parser
 from shared.labels import BASE_PATH
 from shared.runid import prompt_commitment
 from tests.edge.fake_tower import FakeTower, says_nothing
@@ -109,7 +110,7 @@ def test_twenty_callers_at_once_get_their_own_answers(edge: LocalEdge, tower: Fa
         answers = list(threads.map(call, range(20)))
     assert [seed for seed, _, _ in answers] == list(range(20))
     assert all(commitment == expected for _, commitment, expected in answers)
-    assert len(edge.workers()) <= 4
+    assert len(edge.workers()) <= 4 + QUICK_WORKERS
 
 
 def test_repeated_parameters_survive(edge: LocalEdge) -> None:
@@ -184,10 +185,32 @@ def test_no_prompt_in_any_log(tower: FakeTower) -> None:
         assert text not in out + err
 
 
+def test_runs_that_wait_do_not_hold_up_health() -> None:
+    """With every worker for runs stuck on a silent tower, health and curve keep their time."""
+    with FakeTower(says_nothing) as tower, local_edge(tower.url, "--workers", "2") as edge:
+        with ThreadPoolExecutor(6) as threads:
+            pending = [threads.submit(edge.post, {"prompt": PROMPT}) for _ in range(6)]
+            end = time.monotonic() + DEADLINE_S
+            while len(tower.frames) < 2 and time.monotonic() < end:
+                time.sleep(0.01)
+            for path, limit_s in (("/health", 2), ("/curve", 1)):
+                started = time.monotonic()
+                assert edge.get(path).status_code == 200
+                assert time.monotonic() - started < limit_s * SCALE
+            assert not any(post.done() for post in pending)
+            tower.stopped.set()
+            edge.process.kill()
+
+
+def test_many_runs_are_handled_at_once() -> None:
+    """By default two dozen callers may wait for a slow tower without holding up one another."""
+    assert _parser().parse_args([]).workers >= 24
+
+
 def test_worker_that_is_killed_costs_one_answer(tower: FakeTower) -> None:
     """The request in a killed worker is 502; the server and the next request live."""
     with local_edge(tower.url, "--workers", "1") as edge:
-        assert edge.get("/curve").status_code == 200
+        quick = set(edge.workers())
         tower.script, usual = says_nothing, tower.script
         seen = len(tower.frames)
         with ThreadPoolExecutor(1) as threads:
@@ -195,7 +218,7 @@ def test_worker_that_is_killed_costs_one_answer(tower: FakeTower) -> None:
             end = time.monotonic() + DEADLINE_S
             while len(tower.frames) == seen and time.monotonic() < end:
                 time.sleep(0.01)
-            (pid,) = edge.workers()
+            (pid,) = set(edge.workers()) - quick
             os.kill(pid, signal.SIGKILL)
             reply = pending.result()
         tower.script = usual
@@ -250,6 +273,10 @@ def test_token_file_is_used(tower: FakeTower, tmp_path: Path) -> None:
         (["--token-file", "/nowhere/token"], {}, "/nowhere/token"),
         ([], {"SPECDEC_K": "99"}, "SPECDEC_K"),
         (["--host", "192.0.2.1"], {}, "assign"),
+        (["--port", "70000"], {}, "--port"),
+        (["--port", "http"], {}, "--port"),
+        (["--workers", "0"], {}, "--workers"),
+        (["--nonsense"], {}, "--nonsense"),
     ],
 )
 def test_wrong_start_is_one_clear_line(arguments: list[str], environ: dict[str, str], says: str) -> None:

@@ -28,6 +28,7 @@ for line in sys.stdin:
         os._exit(3)
     if event.get("hang"):
         time.sleep(600)
+    time.sleep(event.get("nap", 0))
     if event.get("garbage"):
         print("{", flush=True)
     say({"result": {"pid": os.getpid(), "echo": event, "remaining_s": request["remaining_s"]}})
@@ -67,6 +68,16 @@ async def test_pool_is_bounded() -> None:
         answers = await asyncio.gather(*(pool.invoke({"n": n}) for n in range(12)))
     assert [answer["echo"]["n"] for answer in answers] == list(range(12))
     assert len({answer["pid"] for answer in answers}) <= 2
+
+
+async def test_idle_workers_beyond_a_few_are_ended() -> None:
+    """After a rush only some of its processes stay."""
+    limit = pool_module.KEEP_IDLE + 3
+    async with _pool(limit=limit) as pool:
+        answers = await asyncio.gather(*(pool.invoke({"nap": 1}) for _ in range(limit)))
+        alive = [pid for pid in {answer["pid"] for answer in answers} if _is_alive(pid)]
+        assert len(alive) == pool_module.KEEP_IDLE
+        assert (await pool.invoke({}))["pid"] in alive
 
 
 @pytest.mark.parametrize("event", [{"die": True}, {"garbage": True}])
