@@ -72,13 +72,14 @@ def create_handler(settings: EdgeSettings) -> Handler:
         event = app.current_event.raw_event
         headers = lower_headers(event)
         idempotency_key = parse_idempotency_key(headers)
-        preference = parse_preference(headers)
+        limit = budget()
+        preference = parse_preference(headers, round(limit.remaining()))
         answer = runs.submit(
             parse_run(event, settings.k),
             client=event["requestContext"]["http"].get("sourceIp", ""),
             idempotency_key=idempotency_key,
             wait_s=settings.wait_s if preference.wait_s is None else preference.wait_s,
-            budget=budget(),
+            budget=limit,
         )
         if preference.applied:
             answer.headers["Preference-Applied"] = preference.applied

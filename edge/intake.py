@@ -64,15 +64,20 @@ def parse_curve(event: Mapping[str, Any], default_k: int, default_cost_ratio: fl
         raise Problem(422, explain(error) + ".") from None
 
 
-def parse_preference(headers: Mapping[str, str]) -> Preference:
-    """Read ``Prefer``; as RFC 7240 asks, what is not understood is ignored."""
+def parse_preference(headers: Mapping[str, str], longest_s: int) -> Preference:
+    """Read ``Prefer``; as RFC 7240 asks, what is not understood is ignored.
+
+    Args:
+        headers: The request's, under lower-case names.
+        longest_s: A longer wait is cut to this, and said to be.
+    """
     wait: int | None = None
     asynchronous = False
     for item in headers.get("prefer", "").split(","):
         if item.strip().lower() == "respond-async":
             asynchronous = True
         elif (match := _WAIT.fullmatch(item.strip())) and wait is None:
-            wait = int(match[1])
+            wait = min(int(match[1]), longest_s)
     applied = ["respond-async"] * asynchronous + [f"wait={wait}"] * (wait is not None)
     if wait is None and asynchronous:
         wait = 0

@@ -212,6 +212,7 @@ def test_bad_curve_query_is_refused(query: str) -> None:
         ("respond-async", Preference(0.0, "respond-async")),
         ("respond-async, wait=7", Preference(7.0, "respond-async, wait=7")),
         ("wait=7, wait=9", Preference(7.0, "wait=7")),
+        ("wait=600", Preference(27.0, "wait=27")),
         ("wait=-1", Preference()),
         ("wait=1.5", Preference()),
         ("wait=", Preference()),
@@ -220,7 +221,7 @@ def test_bad_curve_query_is_refused(query: str) -> None:
 )
 def test_preferences_are_read_as_rfc_7240_says(header: str | None, expected: Preference) -> None:
     """What is understood is honoured, the first value counts, the rest is ignored."""
-    assert parse_preference({} if header is None else {"prefer": header}) == expected
+    assert parse_preference({} if header is None else {"prefer": header}, 27) == expected
 
 
 def test_idempotency_key_is_stripped() -> None:
