@@ -14,15 +14,6 @@ from shared.wire import ResultFrame
 
 UNSIGNED_NOTE = "no signer is configured on this edge; the digest shows damage, not who made the receipt"
 
-# Step 4 of the published walkthrough.
-ACTIVATION_RUNBOOK = [
-    "On the tower: ollama pull llama3.2:1b",
-    "On the tower: ollama pull llama3.1:8b",
-    "Confirm: curl -s https://gpu.a-11-oy.com/api/tags | python3 -m json.tool | grep '\"name\"'",
-    f"Check: curl -s {labels.PUBLIC_BASE}{labels.BASE_PATH}/health",
-    f"Then repeat: POST {labels.BASE_PATH}/run",
-]
-
 
 def now() -> str:
     """Return the current time as RFC 3339 in UTC."""
@@ -72,6 +63,7 @@ def measured_payload(result: ResultFrame, *, cost_ratio: float, tower_id: str) -
     """Return the payload of a run whose result has passed every check.
 
     Top-level rates repeat the seed's fields, rounded to four digits; ``measurement`` keeps full precision.
+    The payload's time is that of the run's end, so that whoever asks later gets the same receipt.
     """
     frame = result.model_dump(mode="json")
     measurement = frame["measurement"]
@@ -98,10 +90,17 @@ def measured_payload(result: ResultFrame, *, cost_ratio: float, tower_id: str) -
         # No tower key is pinned on this edge, so the receipt cannot say that this tower measured.
         "tower": {"id": tower_id, "attested": "UNPINNED"},
     }
-    return _payload(labels.RUN_MEASURED, labels.MEASURED, accounting_modeled(k, cost_ratio), body)
+    accounting = accounting_modeled(k, cost_ratio)
+    return _payload(labels.RUN_MEASURED, labels.MEASURED, accounting, body, result.ended_at)
 
 
-def _payload(label: str, measured: str, accounting: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
+def _payload(
+    label: str,
+    measured: str,
+    accounting: dict[str, Any],
+    body: dict[str, Any],
+    generated_at: str | None = None,
+) -> dict[str, Any]:
     """Put around the body what every payload carries; hashing sorts, so this order is for readers."""
     return {
         "schema": labels.PAYLOAD_SCHEMA,
@@ -109,7 +108,7 @@ def _payload(label: str, measured: str, accounting: dict[str, Any], body: dict[s
         "measured": measured,
         "accounting_modeled": accounting,
         **body,
-        "generated_at": now(),
+        "generated_at": generated_at or now(),
         "doctrine": labels.DOCTRINE,
         "citations": labels.CITATIONS,
     }

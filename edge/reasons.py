@@ -1,14 +1,24 @@
-"""Why a run failed, in words for people."""
+"""Why a run failed, in words for people, and whether a tower's words repeat the prompt."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from typing import Any
 
-from shared.wire import ErrorCode
+from pydantic import BaseModel
+
+from shared import labels
+from shared.models import printable
+from shared.privacy import PIECE, shares_piece
+from shared.wire import ErrorCode, ResultFrame
 
 MAX_DETAIL = 200
-# A piece of the prompt this long in the tower's own words is too much.
-PIECE = 12
+# Sentences of an honest tower have twelve characters in common with many a prompt, but not this many.
+SENTENCE_PIECE = 32
+# What honest measurements hold and a prompt may speak of.
+_KNOWN = (labels.LOSSLESS, labels.DIVERGED_TIE, labels.DIVERGED_FAULT, labels.SAMPLED, "llama-cpp-python")
+_KNOWN_TEXT = re.compile("|".join(map(re.escape, _KNOWN)))
 
 _REASONS = {
     ErrorCode.BUSY: "the tower's queue is full",
@@ -38,12 +48,32 @@ def failure_reason(code: ErrorCode, detail: str, prompt: str | None) -> str:
         prompt: The prompt, where the edge still has it.
     """
     words = re.sub(r"[^!-~]+", " ", detail).strip()[:MAX_DETAIL].rstrip(". ")
-    if not words or (prompt is not None and _share_a_piece(words, prompt)):
+    if not words or (prompt is not None and shares_piece(words, prompt)):
         return _REASONS[code]
     return f"{_REASONS[code]}: {words}"
 
 
-def _share_a_piece(words: str, prompt: str) -> bool:
-    size = min(PIECE, len(prompt))
-    pieces = {prompt[start : start + size] for start in range(len(prompt) - size + 1)}
-    return any(words[start : start + size] in pieces for start in range(len(words) - size + 1))
+def repeats_prompt(result: ResultFrame, prompt: str) -> bool:
+    """Tell whether anything in a result that would enter a receipt repeats a piece of the prompt.
+
+    A prompt shorter than a piece is not looked for: it would be found in the names of most models.
+    """
+    if len(" ".join(printable(prompt).split())) < PIECE:
+        return False
+    measurement, energy = result.measurement, result.energy
+    sentences = {*measurement.verdict.reasons, getattr(energy, "reason", None)}
+    return any(
+        shares_piece(_KNOWN_TEXT.sub("", text), prompt, SENTENCE_PIECE if text in sentences else PIECE)
+        for text in _texts([measurement, energy])
+    )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield every string in a value of models, names of fields that no model knows included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, BaseModel):
+        yield from _texts([list(value.model_extra or ()), [item for _, item in value]])
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)

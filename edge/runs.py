@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from hmac import compare_digest
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from edge.deadline import Deadline
-from edge.payloads import ACTIVATION_RUNBOOK, measured_payload, receipt, roadmap_payload
+from edge.payloads import measured_payload, receipt, roadmap_payload
 from edge.problems import Problem
-from edge.reasons import failure_reason
+from edge.reasons import failure_reason, repeats_prompt
+from edge.runbooks import runbook
 from edge.settings import EdgeSettings
 from edge.tower import FaultKind, Tower, TowerFault, TowerSession
 from shared.checks import check_result
 from shared.labels import BASE_PATH
-from shared.runid import RunIdError, RunKeys, bound_request, prompt_commitment, request_digest
+from shared.runid import RunIdError, RunKeys, bound_request, digest_text, prompt_commitment, split
 from shared.schemas import RunRequest
 from shared.wire import (
     AcceptedFrame,
@@ -37,8 +38,12 @@ logger = logging.getLogger(__name__)
 # The tower counts from when it takes the run, so this includes waiting behind others.
 RUN_DEADLINE_S = 300.0
 ACCEPT_TIMEOUT_S = 10.0
+# What a tower gets beyond the caller's wait to say that it has taken a run; it says so at once or not at all.
+ACCEPT_GRACE_S = 1.5
 STATUS_TIMEOUT_S = 5.0
 RETRY_AFTER_S = 2
+# How far the tower's clock may be ahead of this one.
+MAX_CLOCK_LEAD = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
@@ -55,18 +60,26 @@ class Running:
     """The tower has the run and is not done with it."""
 
     progress: dict[str, Any]
+    k: int | None
 
 
 @dataclass(frozen=True)
 class _Run:
-    """One run as the edge sees it: what the tower must echo, and what receipts say of it."""
+    """One run as the edge sees it: what the tower must echo, and what receipts say of it.
+
+    ``k`` and ``prompt`` are those of the request, which only its own POST knows.
+    """
 
     run_id: str
     nonce: str
-    digest: bytes
-    k: int
     known: dict[str, Any]
+    k: int | None = None
     prompt: str | None = None
+
+    @property
+    def location(self) -> str:
+        """Where to ask after the run."""
+        return f"{BASE_PATH}/runs/{self.run_id}"
 
 
 class Runs:
@@ -104,7 +117,6 @@ class Runs:
                 "NOT_CONFIGURED",
                 "this edge has no run secret, so it starts no run",
                 k=int(request.k),
-                runbook=["Set SPECDEC_RUN_SECRET on the edge and start it again"],
             )
         fields = request.model_dump(mode="json")
         keys = self._keys
@@ -116,7 +128,6 @@ class Runs:
         run = _Run(
             run_id=run_id,
             nonce=keys.nonce(run_id),
-            digest=keys.parse(run_id).digest,
             k=int(request.k),
             known={"run_id": run_id, "request": bound, "prompt_commitment": commitment},
             prompt=request.prompt,
@@ -128,12 +139,10 @@ class Runs:
             deadline_s=RUN_DEADLINE_S,
             prompt_commitment=commitment,
         )
-        # A tower takes a run at once or not at all; with a short wait it still gets time to say so.
-        patience = max(wait_s, min(self._settings.wait_s, STATUS_TIMEOUT_S)) + 0.5
         answer = self._talk(
             run,
             frame,
-            accept_by=budget.sooner(min(patience, ACCEPT_TIMEOUT_S)),
+            accept_by=budget.sooner(min(wait_s + ACCEPT_GRACE_S, ACCEPT_TIMEOUT_S)),
             finish_by=budget.sooner(wait_s),
         )
         # Only here: run ids are public, and whoever has the salt can test guesses of the prompt.
@@ -151,6 +160,8 @@ class Runs:
     def cancel(self, run_id: str, budget: Deadline) -> Answer:
         """Cancel a run; one that has finished stays finished, and its receipt is the answer.
 
+        A run whose end is slow to come gives 202; the tower ends it all the same.
+
         Raises:
             Problem: As `status` does.
         """
@@ -162,10 +173,10 @@ class Runs:
         if self._keys is None:
             raise Problem(503, "This edge has no run secret, so it cannot recognise run ids.")
         try:
-            digest = self._keys.parse(run_id).digest
+            self._keys.parse(run_id)
         except RunIdError:
             raise Problem(404, "This is not a run id of this service.") from None
-        run = _Run(run_id, self._keys.nonce(run_id), digest, self._settings.k, {"run_id": run_id})
+        run = _Run(run_id, self._keys.nonce(run_id), {"run_id": run_id})
         return self._talk(
             run,
             ask(run_id=run_id),
@@ -183,16 +194,20 @@ class Runs:
     ) -> Answer:
         """Send one frame and turn what follows into an answer."""
         submitting = isinstance(frame, RunFrame)
+        sent = False
         try:
             with self._tower.session(accept_by) as session:
                 session.send(frame)
-                outcome = _converse(session, run.run_id, accept_by, finish_by)
+                sent = True
+                outcome = _converse(session, frame, accept_by, finish_by)
         except TowerFault as fault:
             logger.warning("tower fault: %s", fault.kind)
             if not submitting and fault.kind is not FaultKind.GARBLED:
                 detail = f"The run cannot be looked up now: {fault.reason}."
                 raise Problem(503, detail, {"Retry-After": str(RETRY_AFTER_S)}) from None
-            return self._roadmap(fault.kind, fault.reason, run=run)
+            # Once sent, the run may have been taken, whatever became of the answer.
+            first = [f"GET {run.location}: the tower may be running it"] if submitting and sent else []
+            return self._roadmap(fault.kind, fault.reason, run=run, first_steps=first)
         if isinstance(outcome, Running):
             return self._running(run, outcome)
         if isinstance(outcome, FailedFrame):
@@ -200,15 +215,15 @@ class Runs:
         return self._finished(run, outcome)
 
     def _running(self, run: _Run, running: Running) -> Answer:
-        location = f"{BASE_PATH}/runs/{run.run_id}"
         answer = self._roadmap(
             "RUNNING",
             "running",
             run=run,
+            k=running.k,
             extra={"progress": running.progress},
-            runbook=[f"GET {location} until it answers 200"],
+            first_steps=[f"GET {run.location} until it answers 200"],
         )
-        return Answer(202, answer.body, {"Location": location, "Retry-After": str(RETRY_AFTER_S)})
+        return Answer(202, answer.body, {"Location": run.location, "Retry-After": str(RETRY_AFTER_S)})
 
     def _failed(self, run: _Run, failed: FailedFrame, submitting: bool) -> Answer:
         code = ErrorCode(failed.code)
@@ -228,10 +243,14 @@ class Runs:
     def _finished(self, run: _Run, result: ResultFrame) -> Answer:
         bound = result.model_dump(mode="json", include={"request"})["request"]
         # The DIGEST in the run id names the request, so no instance has to remember it.
-        if not compare_digest(request_digest(bound)[: len(run.digest)], run.digest):
+        if digest_text(bound) != split(run.run_id)[1]:
             reasons = ["request: not the one that this run id was made for"]
         else:
             reasons = check_result(result, run_id=run.run_id, nonce=run.nonce, bound_request=bound)
+        if result.ended_at and datetime.fromisoformat(result.ended_at) > datetime.now(UTC) + MAX_CLOCK_LEAD:
+            reasons.append("ended_at: in the future")
+        if run.prompt is not None and repeats_prompt(result, run.prompt):
+            reasons.append("measurement: repeats a piece of the prompt")
         if reasons:
             logger.warning("reply refused: %d checks failed", len(reasons))
             return self._roadmap(
@@ -253,14 +272,14 @@ class Runs:
         run: _Run | None = None,
         k: int | None = None,
         extra: dict[str, Any] | None = None,
-        runbook: list[str] | None = None,
+        first_steps: list[str] | None = None,
         headers: dict[str, str] | None = None,
     ) -> Answer:
         payload = roadmap_payload(
             code=str(code),
             reason=reason,
-            runbook=ACTIVATION_RUNBOOK if runbook is None else runbook,
-            k=k or (run.k if run else self._settings.k),
+            runbook=(first_steps or []) + runbook(code),
+            k=(run.k if run else None) or k or self._settings.k,
             cost_ratio=self._settings.cost_ratio,
             run={**(run.known if run else {}), **(extra or {})},
         )
@@ -268,7 +287,10 @@ class Runs:
 
 
 def _converse(
-    session: TowerSession, run_id: str, accept_by: Deadline, finish_by: Deadline
+    session: TowerSession,
+    asked: RunFrame | StatusFrame | CancelFrame,
+    accept_by: Deadline,
+    finish_by: Deadline,
 ) -> ResultFrame | FailedFrame | Running:
     """Read frames until the run is over or the wait is.
 
@@ -284,15 +306,17 @@ def _converse(
             if running and fault.kind in (FaultKind.SILENT, FaultKind.CLOSED):
                 return running
             raise
-        if isinstance(frame, FailedFrame) and frame.run_id in (run_id, None):
+        if isinstance(frame, FailedFrame) and frame.run_id in (asked.run_id, None):
             return frame
-        if not isinstance(frame, AcceptedFrame | ProgressFrame | ResultFrame) or frame.run_id != run_id:
+        if not isinstance(frame, AcceptedFrame | ProgressFrame | ResultFrame) or frame.run_id != asked.run_id:
             raise TowerFault(FaultKind.GARBLED, "the tower answered for another run")
         if isinstance(frame, ResultFrame):
             return frame
         if isinstance(frame, AcceptedFrame):
-            running = Running({"phase": "queued", "position": frame.position})
-            if frame.position > 0:
+            running = Running({"phase": "queued", "position": frame.position}, frame.k)
+            # Nobody waits for others' runs; a run that is cancelled in the queue ends at once.
+            if frame.position > 0 and not isinstance(asked, CancelFrame):
                 return running
         else:
-            running = Running({"phase": frame.phase, "done": frame.done, "total": frame.total})
+            progress = {"phase": frame.phase, "done": frame.done, "total": frame.total}
+            running = Running(progress, frame.k)

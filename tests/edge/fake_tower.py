@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import http
 import json
 import socket
@@ -68,7 +69,8 @@ MEASUREMENT: dict[str, Any] = {
     "quality": {"identical_rate": 1.0, "label": "MEASURED (lossless)", "compared_tokens": 147},
 }
 
-OUTPUT_SHA3 = "330804137deed475116693bb7a510a458bc1661985c10dd40347030f28b532ea"
+OUTPUT = "and it came to pass"
+OUTPUT_SHA3 = hashlib.sha3_256(OUTPUT.encode()).hexdigest()
 
 
 def accepted(frame: dict[str, Any], position: int = 0) -> dict[str, Any]:
@@ -92,7 +94,7 @@ def result(frame: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "energy": {"label": "UNAVAILABLE", "code": "NO_NVML", "reason": "no NVML library on this tower"},
         "output_sha3_256": OUTPUT_SHA3,
         "attestation": None,
-        "output": "and it came to pass" if request["include_output"] else None,
+        "output": OUTPUT if request["include_output"] else None,
         "request": {**request, "prompt_commitment": frame["prompt_commitment"]},
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from edge.payloads import ACTIVATION_RUNBOOK, curve_payload, now, receipt, roadmap_payload
+from edge.payloads import curve_payload, now, receipt, roadmap_payload
 from shared.canonical import canonical_bytes, sha3_256_hex
 from shared.schemas import CurveQuery
 
@@ -35,10 +35,3 @@ def test_roadmap_fabricates_nothing() -> None:
     assert payload["energy"] == {"label": "UNAVAILABLE", "code": "X", "reason": "nothing was measured"}
     assert payload["roadmap"] == {"reason": "why", "code": "X", "runbook": ["step"]}
     assert payload["run_id"] == "r"
-
-
-def test_runbook_is_step_four_of_the_walkthrough() -> None:
-    """The runbook pulls both models and confirms them."""
-    text = "\n".join(ACTIVATION_RUNBOOK)
-    for step in ("ollama pull llama3.2:1b", "ollama pull llama3.1:8b", "https://gpu.a-11-oy.com/api/tags"):
-        assert step in text

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from edge.reasons import failure_reason
-from shared.wire import ErrorCode
+from edge.reasons import failure_reason, repeats_prompt
+from shared.wire import ErrorCode, ResultFrame
+from tests.edge.fake_tower import MEASUREMENT, OUTPUT_SHA3
 
 
 @pytest.mark.parametrize("code", list(ErrorCode))
@@ -33,3 +34,43 @@ def test_detail_is_cleaned_and_cut() -> None:
 def test_detail_that_may_repeat_the_prompt_is_left_out(detail: str, prompt: str, shown: bool) -> None:
     """Twelve characters in common, or the whole of a short prompt, are too much."""
     assert (detail in failure_reason(ErrorCode.INTERNAL, detail, prompt)) is shown
+
+
+@pytest.mark.parametrize(
+    ("prompt", "repeated"),
+    [
+        ("an answer to 700 questions", False),
+        ("How do I install llama-cpp-python?", False),
+        ("What does MEASURED (lossless) mean?", False),
+        ("llama3.2:1b", False),
+        ("a", False),
+        ("the target's output d" + "iffers now and then", False),
+        ("I ask: Does the output differ from the target's own?", True),
+        ("a card of the kind A100-SXM4-80GB\n", True),
+        ("   which\n\tcard is it   ", True),
+        ("private_note_of_mine", True),
+    ],
+)
+def test_repeated_pieces_are_told_from_common_words(prompt: str, repeated: bool) -> None:
+    """No name or fact shares a piece with the prompt; a sentence may share a few words."""
+    measurement = {
+        **MEASUREMENT,
+        "verdict": {"valid": False, "reasons": ["the output differ from the target's own"]},
+        "engine": {
+            **MEASUREMENT["engine"],
+            "card": "NVIDIA A100-SXM4-80GB",
+            "private_note_of_mine": 1,
+            "n": "which card is it",
+        },
+    }
+    result = ResultFrame.model_validate(
+        {
+            "run_id": ".".join(["A" * 22] * 3),
+            "nonce": "0" * 64,
+            "measurement": measurement,
+            "energy": {"label": "UNAVAILABLE", "code": "NO_NVML", "reason": "no NVML"},
+            "output_sha3_256": OUTPUT_SHA3,
+            "request": {},
+        }
+    )
+    assert repeats_prompt(result, prompt) is repeated

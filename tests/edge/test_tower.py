@@ -15,6 +15,7 @@ from websockets.sync.server import ServerConnection
 
 from edge.credentials import FixedToken
 from edge.deadline import Deadline
+from edge.runbooks import runbook
 from edge.tower import FaultKind, Tower, TowerFault
 from shared.wire import ProbeFrame
 from tests.edge.fake_tower import (
@@ -166,6 +167,23 @@ def test_tower_that_never_answers_is_given_up_on() -> None:
         _assert_next_run_works(edge, tower)
 
 
+@pytest.mark.parametrize(
+    ("preference", "limit_s"),
+    [("wait=0", 2), ("respond-async", 2), ("wait=1", 3), ("respond-async, wait=2", 4)],
+)
+def test_short_wait_is_kept_on_a_silent_tower(preference: str, limit_s: float) -> None:
+    """With the default settings, the caller's wait and two seconds are all that silence costs."""
+    with FakeTower(says_nothing) as tower:
+        reply = client(tower.url).run({"prefer": preference})
+        tower.stopped.set()
+    payload = assert_roadmap(reply, "TOWER_SILENT")
+    assert reply.seconds < limit_s * SCALE
+    assert reply.seconds > limit_s - 1
+    assert reply.headers["Preference-Applied"] == preference
+    # It got the run, and may be running it.
+    assert payload["roadmap"]["runbook"][0].startswith(f"GET /api/a11oy/v1/specdec/runs/{payload['run_id']}:")
+
+
 @pytest.mark.parametrize("script", [hangs_up_in_the_middle, talks_without_pause])
 def test_run_that_was_taken_is_still_running(script: Script) -> None:
     """Once the tower has taken a run, a lost connection or endless talk is a 202, not a failure."""
@@ -225,6 +243,8 @@ def test_tower_that_is_down_gives_an_honest_receipt(
     assert reply.status == 200
     assert reply.seconds < LIMIT_S
     payload = assert_roadmap(reply, code)
+    # Nothing was sent, so there is nothing to ask after.
+    assert payload["roadmap"]["runbook"] == runbook(code)
     assert payload["accounting_modeled"]["expected_speedup_at_alpha"] == {
         "0.5": 1.0764,
         "0.7": 1.5406,

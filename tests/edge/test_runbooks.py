@@ -1,0 +1,26 @@
+"""What to do, by code."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge.runbooks import ACTIVATION_RUNBOOK, runbook
+from edge.tower import FaultKind
+from shared.wire import ErrorCode
+
+CODES = [str(code) for kind in (FaultKind, ErrorCode) for code in kind]
+
+
+def test_activation_is_step_four_of_the_walkthrough() -> None:
+    """It pulls both models and confirms them."""
+    text = "\n".join(ACTIVATION_RUNBOOK)
+    for step in ("ollama pull llama3.2:1b", "ollama pull llama3.1:8b", "https://gpu.a-11-oy.com/api/tags"):
+        assert step in text
+
+
+@pytest.mark.parametrize("code", [*CODES, "NOT_CONFIGURED"])
+def test_every_code_says_what_to_do(code: str) -> None:
+    """The last step is to run again; models are pulled only where they may be missing."""
+    steps = runbook(code)
+    assert "POST /api/a11oy/v1/specdec/run" in steps[-1]
+    assert any("ollama pull" in step for step in steps) is (code in ("NO_PAIR", "TOWER_UNREACHABLE"))
