@@ -54,6 +54,21 @@ class ModelFile:
     sha256: str | None = None
     version: tuple[int, int] | None = None
 
+    def unchanged(self) -> bool:
+        """Tells whether nothing else stands at the path by now; of a file that is gone, what is in memory stays."""
+        try:
+            return self.version in (None, version_of(self.path))
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+
+
+def version_of(path: Path) -> tuple[int, int]:
+    """Returns a file's size and time of change (nanoseconds)."""
+    facts = path.stat()
+    return facts.st_size, facts.st_mtime_ns
+
 
 @dataclass(frozen=True)
 class PairChoice:
@@ -65,6 +80,10 @@ class PairChoice:
     target: ModelFile | None = None
     family: str | None = None
     models: list[dict[str, Any]] = field(default_factory=list)
+
+    def unchanged(self) -> bool:
+        """Tells whether both files are what was chosen."""
+        return all(file.unchanged() for file in (self.draft, self.target) if file is not None)
 
 
 @dataclass(frozen=True)
@@ -154,8 +173,7 @@ def _pair(draft: _Seen, target: _Seen, models: list[dict[str, Any]]) -> PairChoi
 
 def _see(file: ModelFile) -> _Seen:
     try:
-        facts = file.path.stat()
-        return _read(replace(file, version=(facts.st_size, facts.st_mtime_ns)))
+        return _read(replace(file, version=version_of(file.path)))
     except FileNotFoundError:
         return _Seen(file, fault="the file does not exist")
     except LoadFailed as exc:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, Protocol
 
 from agent import logs
-from agent.errors import NoPair
+from agent.errors import LoadFailed, NoPair
 from agent.pipe import (
     LOADING,
     MAX_LINE,
@@ -234,7 +234,7 @@ class Worker:
         steps = int(op.request["n"])
         with self.pulse.busy(op.run_id, LOADING, steps):
             # A pair found before is kept until the agent asks again: choosing may mean reading whole files.
-            if self._choice is None or not self._choice.found:
+            if self._choice is None or not self._choice.found or not self._choice.unchanged():
                 self._choice = self._engine.choose()
                 self._send(_pair_event(self._choice))
             choice = self._choice
@@ -254,6 +254,9 @@ class Worker:
                 should_stop=should_stop,
                 deadline=deadline,
             )
+        # llama.cpp maps the files: whoever writes into one changes the weights in use, and its digest is another's.
+        if not choice.unchanged():
+            raise LoadFailed("a model file was changed while it was in use", "try again")
         return ResultEvent(
             run_id=op.run_id,
             measurement=outcome.measurement,

@@ -14,7 +14,7 @@ import pytest
 
 from agent.errors import LoadFailed, OutOfMemory
 from agent.measure import RunOutcome
-from agent.pairs import ModelFile, PairChoice
+from agent.pairs import ModelFile, PairChoice, version_of
 from agent.pipe import (
     CancelOp,
     Event,
@@ -128,6 +128,42 @@ def test_pair_stays_loaded() -> None:
     assert (engine.loads, engine.closed) == ([PAIR], [])
     handled(engine := StandIn(choices=[PAIR, other]), RUN, RUN, PairOp(), RUN)
     assert (engine.loads, engine.closed) == ([PAIR, other], [PAIR])
+
+
+def on_disk(folder: Path) -> PairChoice:
+    """Return a pair of two small files as they are now, which no loader could read."""
+    files = {name: folder / name for name in ("draft", "target")}
+    for path in files.values():
+        path.touch()
+    draft, target = (ModelFile(name, path, version=version_of(path)) for name, path in files.items())
+    return PairChoice(True, "one vocabulary", draft, target)
+
+
+def test_file_that_was_changed_is_loaded_anew(tmp_path: Path) -> None:
+    """A run never uses weights that a file has lost, even when the agent has not asked for a pair since."""
+    before = on_disk(tmp_path)
+    engine = StandIn(choices=[before, PAIR])
+    worker = Worker(engine, lambda _: None)
+    worker.handle(RUN)
+    (tmp_path / "target").write_bytes(b"other weights")
+    worker.handle(RUN)
+    assert (engine.loads, engine.closed) == ([before, PAIR], [before])
+
+
+def test_file_that_is_changed_in_use_fails_the_run(tmp_path: Path) -> None:
+    """A file that is written into during a run is not what the measurement's digest names, so there is none."""
+
+    def overwrite(*_: object) -> None:
+        (tmp_path / "draft").write_bytes(b"other weights")
+
+    event = handled(StandIn(choices=[on_disk(tmp_path)], act=overwrite), RUN)[-1]
+    assert isinstance(event, FailedEvent) and event.code == "LOAD_FAILED"
+
+
+def test_file_that_is_deleted_in_use_is_still_what_was_loaded(tmp_path: Path) -> None:
+    """What is in memory outlives its file, so a run goes on without it."""
+    engine = StandIn(choices=[on_disk(tmp_path)], act=lambda *_: (tmp_path / "draft").unlink())
+    assert isinstance(handled(engine, RUN)[-1], ResultEvent)
 
 
 def test_load_failure() -> None:
