@@ -106,7 +106,7 @@ def create_handler(settings: EdgeSettings) -> Handler:
 
     @app.not_found
     def on_unknown(_: Exception) -> Response[str]:
-        return _problem(_no_route(app.current_event.path))
+        return _problem(_no_route(app.current_event.http_method, app.current_event.path))
 
     def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
         started = time.monotonic()
@@ -129,10 +129,11 @@ def _normalised(event: Mapping[str, Any]) -> dict[str, Any]:
     return {**event, "requestContext": context, "rawPath": event["rawPath"].rstrip("/") or "/"}
 
 
-def _no_route(path: str) -> Problem:
+def _no_route(method: str, path: str) -> Problem:
     if path.startswith(BASE_PATH):
         for pattern, methods in _ROUTES:
-            if pattern.fullmatch(path.removeprefix(BASE_PATH)):
+            # A method that the path takes comes here with a parameter that no route takes.
+            if pattern.fullmatch(path.removeprefix(BASE_PATH)) and method not in methods:
                 allow = ", ".join(methods + ("HEAD",) * ("GET" in methods))
                 return Problem(405, f"This path takes {allow} only.", {"Allow": allow})
     return Problem(404, f"There is nothing here; the service lives under {BASE_PATH}/.")

@@ -119,6 +119,13 @@ def test_wrong_method_is_405_with_allow(method: str, path: str, allow: str) -> N
         assert_problem(reply, 405)
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE"])
+@pytest.mark.parametrize("run_id", ["\0", "\r\nx: y", "\ufffd", "\U0001f600"])
+def test_run_id_that_no_route_takes_is_404(method: str, run_id: str) -> None:
+    """A method that the path takes is not refused because of what stands in the path."""
+    assert EDGE.send(make_event(method, f"/runs/{run_id}")).status == 404
+
+
 def test_stage_prefix_is_not_part_of_the_path() -> None:
     """A named stage puts its name before the path; the routes are the same."""
     event = make_event("GET", "/curve")
