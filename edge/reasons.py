@@ -48,9 +48,19 @@ def failure_reason(code: ErrorCode, detail: str, prompt: str | None) -> str:
         prompt: The prompt, where the edge still has it.
     """
     words = re.sub(r"[^!-~]+", " ", detail).strip()[:MAX_DETAIL].rstrip(". ")
-    if not words or (prompt is not None and shares_piece(words, prompt)):
-        return _REASONS[code]
-    return f"{_REASONS[code]}: {words}"
+    words = without_prompt(words, prompt, instead="")
+    return f"{_REASONS[code]}: {words}" if words else _REASONS[code]
+
+
+def without_prompt(words: str, prompt: str | None, *, instead: str) -> str:
+    """Return a tower's words, or others instead where they might repeat the prompt.
+
+    Args:
+        words: What the tower said or named.
+        prompt: The prompt, where the edge still has it.
+        instead: The edge's own words.
+    """
+    return instead if prompt is not None and shares_piece(words, prompt) else words
 
 
 def repeats_prompt(result: ResultFrame, prompt: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from edge.deadline import Deadline
 from edge.payloads import measured_payload, receipt, roadmap_payload
 from edge.problems import Problem
-from edge.reasons import failure_reason, repeats_prompt
+from edge.reasons import failure_reason, repeats_prompt, without_prompt
 from edge.runbooks import runbook
 from edge.settings import EdgeSettings
 from edge.tower import FaultKind, Tower, TowerFault, TowerSession
@@ -202,12 +202,16 @@ class Runs:
                 outcome = _converse(session, frame, accept_by, finish_by)
         except TowerFault as fault:
             logger.warning("tower fault: %s", fault.kind)
+            reason = fault.reason
+            if fault.kind is FaultKind.GARBLED:
+                # It may name a field that the tower made up.
+                reason = without_prompt(reason, run.prompt, instead="the tower broke the protocol")
             if not submitting and fault.kind is not FaultKind.GARBLED:
                 detail = f"The run cannot be looked up now: {fault.reason}."
                 raise Problem(503, detail, {"Retry-After": str(RETRY_AFTER_S)}) from None
             # Once sent, the run may have been taken, whatever became of the answer.
             first = [f"GET {run.location}: the tower may be running it"] if submitting and sent else []
-            return self._roadmap(fault.kind, fault.reason, run=run, first_steps=first)
+            return self._roadmap(fault.kind, reason, run=run, first_steps=first)
         if isinstance(outcome, Running):
             return self._running(run, outcome)
         if isinstance(outcome, FailedFrame):
@@ -215,12 +219,13 @@ class Runs:
         return self._finished(run, outcome)
 
     def _running(self, run: _Run, running: Running) -> Answer:
+        phase = without_prompt(running.progress["phase"], run.prompt, instead="running")
         answer = self._roadmap(
             "RUNNING",
             "running",
             run=run,
             k=running.k,
-            extra={"progress": running.progress},
+            extra={"progress": {**running.progress, "phase": phase}},
             first_steps=[f"GET {run.location} until it answers 200"],
         )
         return Answer(202, answer.body, {"Location": run.location, "Retry-After": str(RETRY_AFTER_S)})

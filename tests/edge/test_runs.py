@@ -484,6 +484,31 @@ def test_measurement_that_repeats_the_prompt_is_refused(path: str) -> None:
     assert "repeats a piece of the prompt" in payload["roadmap"]["reason"]
 
 
+def test_progress_cannot_carry_the_prompt() -> None:
+    """A phase that holds a piece of the prompt is told in the edge's own word."""
+
+    def leaks(_: FakeTower, connection: ServerConnection, frame: dict[str, Any]) -> None:
+        say(connection, accepted(frame), {**progress(frame), "phase": f"at {PROMPT}"})
+
+    with FakeTower(leaks) as tower:
+        reply = client(tower.url).run({"prefer": "wait=1"})
+    assert reply.status == 202
+    assert reply.payload["progress"] == {"phase": "running", "done": 12, "total": 50}
+
+
+def test_made_up_field_cannot_carry_the_prompt() -> None:
+    """The name of a field that the tower made up does not reach the caller if it repeats the prompt."""
+    prompt = "correct_horse_battery_staple"
+
+    def leaks(_: FakeTower, connection: ServerConnection, frame: dict[str, Any]) -> None:
+        say(connection, {**result(frame), "energy": {"label": "UNAVAILABLE", "code": "X", prompt: []}})
+
+    with FakeTower(leaks) as tower:
+        reply = client(tower.url).run(prompt=prompt)
+    assert_roadmap(reply, "REPLY_REFUSED")
+    assert "horse" not in reply.text
+
+
 def test_edge_without_run_secret_says_so() -> None:
     """Without a run secret no run is started, and the receipt says why."""
     with FakeTower() as tower:
