@@ -21,28 +21,41 @@ from shared.labels import BASE_PATH
 
 # A client may still be sending when its body is found too large; reading on lets it see the answer.
 MAX_DRAINED_BYTES = 4 * MAX_PAYLOAD_BYTES
+# A client gets this long to send its body.
+PAYLOAD_TIMEOUT_S = 30.0
 SHUTDOWN_S = 1
 RUN_PATHS = f"{BASE_PATH}/run"
+
+
+class _ClientGone(Exception):
+    """The client left before its request was whole."""
 
 
 class Gateway:
     """ASGI application in front of the workers."""
 
-    def __init__(self, quick: WorkerPool, runs: WorkerPool) -> None:
+    def __init__(
+        self, quick: WorkerPool, runs: WorkerPool, payload_timeout_s: float = PAYLOAD_TIMEOUT_S
+    ) -> None:
         """Take the pools that answer.
 
         Args:
             quick: For what never waits long, which is all but the run routes.
             runs: For the run routes, which may hold each of its workers for half a minute.
+            payload_timeout_s: How long a client may take to send its body.
         """
         self._quick = quick
         self._runs = runs
+        self._payload_timeout_s = payload_timeout_s
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         """Answer one HTTP request."""
         if scope["type"] != "http":
             return
-        status, headers, body = await self._answer(scope, receive)
+        try:
+            status, headers, body = await self._answer(scope, receive)
+        except _ClientGone:
+            return
         headers = [(name, value) for name, value in headers if name != b"content-length"]
         headers.append((b"content-length", b"%d" % len(body)))
         await send({"type": "http.response.start", "status": status, "headers": headers, "trailers": False})
@@ -53,7 +66,12 @@ class Gateway:
     ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
         if header_bytes(scope) > MAX_HEADER_BYTES:
             return _message(431, "Request Header Fields Too Large")
-        payload = await _payload(receive)
+        try:
+            async with asyncio.timeout(self._payload_timeout_s):
+                payload = await _payload(receive)
+        except TimeoutError:
+            status, headers, body = _message(408, "Request Timeout")
+            return status, [*headers, (b"connection", b"close")], body
         if payload is None:
             return _message(413, "Request Entity Too Large")
         try:
@@ -71,14 +89,18 @@ class Gateway:
 
 
 async def _payload(receive: ASGIReceiveCallable) -> bytes | None:
-    """Return the request's body, or None when it is too large."""
+    """Return the request's body, or None when it is too large.
+
+    Raises:
+        _ClientGone: If the body ended before it was whole: half a request is not to be carried out.
+    """
     body = bytearray()
     size = 0
     more = True
     while more and size <= MAX_DRAINED_BYTES:
         message = await receive()
         if message["type"] != "http.request":
-            break
+            raise _ClientGone
         chunk = message.get("body", b"")
         more = message.get("more_body", False)
         size += len(chunk)
@@ -130,6 +152,8 @@ async def serve(host: str, port: int, quick: WorkerPool, runs: WorkerPool) -> No
         ws="none",
         log_level="warning",
         access_log=False,
+        # The caller, to whom an Idempotency-Key belongs, is whoever connected, whatever X-Forwarded-For says.
+        proxy_headers=False,
         server_header=False,
         timeout_graceful_shutdown=SHUTDOWN_S,
         h11_max_incomplete_event_size=16 * MAX_HEADER_BYTES,

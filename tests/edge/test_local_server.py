@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -23,6 +24,8 @@ import httpx
 import pytest
 
 from edge.__main__ import QUICK_WORKERS, _parser
+from edge.local_server import Gateway
+from edge.pool import WorkerPool
 from shared.labels import BASE_PATH
 from shared.runid import prompt_commitment
 from tests.edge.fake_tower import FakeTower, says_nothing
@@ -171,6 +174,55 @@ def test_endless_payload_is_cut_off(edge: LocalEdge) -> None:
             for _ in range(2_000):
                 connection.send(chunk)
     assert edge.get("/curve").status_code == 200
+
+
+class IdlePool(WorkerPool):
+    """A pool that no request may reach."""
+
+    async def invoke(self, event: dict[str, Any]) -> Any:
+        """Fail the test."""
+        raise AssertionError("half a request was carried out")
+
+
+async def answered(*messages: dict[str, Any]) -> list[Any]:
+    """What a gateway with little patience sends to a client that sends these and then nothing more."""
+    arriving, sent = list(messages), list[Any]()
+    pool = IdlePool({}, 1)
+    scope = {"type": "http", "method": "POST", "raw_path": b"/", "query_string": b"", "headers": []}
+
+    async def receive() -> Any:
+        return arriving.pop(0) if arriving else await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await Gateway(pool, pool, payload_timeout_s=0.01)(scope, receive, send)  # type: ignore[arg-type]
+    return sent
+
+
+HALF = {"type": "http.request", "body": b"{}", "more_body": True}
+
+
+async def test_half_a_request_is_not_carried_out() -> None:
+    """A client that leaves before its body is whole starts nothing, even if what came reads like a request."""
+    assert await answered(HALF, {"type": "http.disconnect"}) == []
+
+
+async def test_body_that_does_not_come_is_408() -> None:
+    """A client that stops in the middle of its body is not waited for without end."""
+    start, body = await answered(HALF)
+    assert start["status"] == 408
+    assert (b"connection", b"close") in start["headers"]
+    assert json.loads(body["body"]) == {"message": "Request Timeout"}
+
+
+def test_caller_is_whoever_connected(edge: LocalEdge) -> None:
+    """No X-Forwarded-For makes one caller another, to whom Idempotency-Keys of its own would belong."""
+    posts = [
+        edge.post({"prompt": PROMPT}, headers={"idempotency-key": "mine", "x-forwarded-for": address})
+        for address in ("192.0.2.1", "192.0.2.2")
+    ]
+    assert len({post.json()["payload"]["run_id"] for post in posts}) == 1
 
 
 def test_no_prompt_in_any_log(tower: FakeTower) -> None:
