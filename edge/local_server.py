@@ -16,13 +16,14 @@ import uvicorn
 from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
 
 from edge.gateway_event import MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES, build_event, header_bytes, http_answer
-from edge.pool import WorkerDied, WorkerPool
+from edge.pool import PoolBusy, WorkerDied, WorkerPool
 from shared.labels import BASE_PATH
 
 # A client may still be sending when its body is found too large; reading on lets it see the answer.
 MAX_DRAINED_BYTES = 4 * MAX_PAYLOAD_BYTES
 # A client gets this long to send its body.
 PAYLOAD_TIMEOUT_S = 30.0
+RETRY_AFTER_S = 5
 SHUTDOWN_S = 1
 RUN_PATHS = f"{BASE_PATH}/run"
 
@@ -78,6 +79,9 @@ class Gateway:
             event = build_event(scope, payload)
             pool = self._runs if event["rawPath"].startswith(RUN_PATHS) else self._quick
             result = await pool.invoke(event)
+        except PoolBusy:
+            status, headers, body = _message(429, "Too Many Requests")
+            return status, [*headers, (b"retry-after", b"%d" % RETRY_AFTER_S)], body
         except TimeoutError:
             return _message(503, "Service Unavailable")
         except WorkerDied:

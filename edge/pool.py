@@ -23,6 +23,10 @@ class WorkerDied(Exception):
     """The worker ended before it had answered."""
 
 
+class PoolBusy(Exception):
+    """No worker was free in time, so nothing was done."""
+
+
 class WorkerPool:
     """Starts workers as they are needed, up to a limit, and keeps a few."""
 
@@ -39,6 +43,8 @@ class WorkerPool:
         self._environ = dict(environ)
         self._command = command
         self._slots = asyncio.Semaphore(limit)
+        # Workers are started one after the other: many at once share the processors, and all of them would be late.
+        self._starting = asyncio.Lock()
         self._idle: list[Process] = []
         self._all: set[Process] = set()
 
@@ -55,37 +61,52 @@ class WorkerPool:
 
         Raises:
             WorkerDied: If the worker ended instead of answering. The next invocation gets another one.
-            TimeoutError: If the gateway's limit passed, waiting for a free worker included.
+            PoolBusy: If the gateway's limit passed before a worker was free.
+            TimeoutError: If it passed before the worker had answered.
         """
         started = asyncio.get_running_loop().time()
-        async with asyncio.timeout(INTEGRATION_TIMEOUT_S), self._slots:
-            worker = await self._take()
-            waited = asyncio.get_running_loop().time() - started
-            try:
-                answer = await self._exchange(
-                    worker, {"event": event, "remaining_s": FUNCTION_TIMEOUT_S - waited}
-                )
-            except BaseException:
-                # Dead, late or no longer wanted: its next line would answer the wrong request.
-                await self._end(worker)
-                raise
-            if len(self._idle) < KEEP_IDLE:
-                self._idle.append(worker)
-            else:
-                await self._end(worker)
-            return answer["result"]
+        worker: Process | None = None
+        try:
+            async with asyncio.timeout(INTEGRATION_TIMEOUT_S), self._slots:
+                worker = await self._take()
+                return await self._invoke(worker, event, asyncio.get_running_loop().time() - started)
+        except TimeoutError:
+            if worker is None:
+                raise PoolBusy from None
+            raise
+
+    async def _invoke(self, worker: Process, event: dict[str, Any], waited: float) -> Any:
+        try:
+            request = {"event": event, "remaining_s": FUNCTION_TIMEOUT_S - waited}
+            answer = await self._exchange(worker, request)
+        except BaseException:
+            # Dead, late or no longer wanted: its next line would answer the wrong request.
+            await self._end(worker)
+            raise
+        if len(self._idle) < KEEP_IDLE:
+            self._idle.append(worker)
+        else:
+            await self._end(worker)
+        return answer["result"]
 
     async def close(self) -> None:
         """End all workers; they hold nothing that would be lost."""
         await asyncio.gather(*(self._end(worker) for worker in list(self._all)))
 
     async def _take(self) -> Process:
+        if (worker := await self._take_idle()) is not None:
+            return worker
+        async with self._starting:
+            # Another may have become idle meanwhile.
+            return await self._take_idle() or await self._spawn()
+
+    async def _take_idle(self) -> Process | None:
         while self._idle:
             worker = self._idle.pop()
             if worker.returncode is None:
                 return worker
             await self._end(worker)
-        return await self._spawn()
+        return None
 
     async def _spawn(self) -> Process:
         worker = await asyncio.create_subprocess_exec(

@@ -25,7 +25,7 @@ import pytest
 
 from edge.__main__ import QUICK_WORKERS, _parser
 from edge.local_server import Gateway
-from edge.pool import WorkerPool
+from edge.pool import PoolBusy, WorkerPool
 from shared.labels import BASE_PATH
 from shared.runid import prompt_commitment
 from tests.edge.fake_tower import FakeTower, says_nothing
@@ -176,19 +176,26 @@ def test_endless_payload_is_cut_off(edge: LocalEdge) -> None:
     assert edge.get("/curve").status_code == 200
 
 
-class IdlePool(WorkerPool):
-    """A pool that no request may reach."""
+class BusyPool(WorkerPool):
+    """A pool without a free worker."""
 
     async def invoke(self, event: dict[str, Any]) -> Any:
-        """Fail the test."""
-        raise AssertionError("half a request was carried out")
+        """Say so."""
+        raise PoolBusy
 
 
 async def answered(*messages: dict[str, Any]) -> list[Any]:
     """What a gateway with little patience sends to a client that sends these and then nothing more."""
     arriving, sent = list(messages), list[Any]()
-    pool = IdlePool({}, 1)
-    scope = {"type": "http", "method": "POST", "raw_path": b"/", "query_string": b"", "headers": []}
+    pool = BusyPool({}, 1)
+    scope: dict[str, Any] = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "path": "/",
+        "raw_path": b"/",
+    }
+    scope |= {"query_string": b"", "headers": []}
 
     async def receive() -> Any:
         return arriving.pop(0) if arriving else await asyncio.Event().wait()
@@ -214,6 +221,14 @@ async def test_body_that_does_not_come_is_408() -> None:
     assert start["status"] == 408
     assert (b"connection", b"close") in start["headers"]
     assert json.loads(body["body"]) == {"message": "Request Timeout"}
+
+
+async def test_request_that_gets_no_worker_is_429() -> None:
+    """A full pool is the client's cue to come back, not a failure of the service."""
+    start, body = await answered({**HALF, "more_body": False})
+    assert start["status"] == 429
+    assert dict(start["headers"])[b"retry-after"].isdigit()
+    assert json.loads(body["body"]) == {"message": "Too Many Requests"}
 
 
 def test_caller_is_whoever_connected(edge: LocalEdge) -> None:

@@ -6,13 +6,14 @@ import asyncio
 import os
 import signal
 import sys
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from edge import pool as pool_module
-from edge.pool import WorkerDied, WorkerPool
+from edge.pool import PoolBusy, WorkerDied, WorkerPool
 from tests.edge.support import SCALE
 
 # A worker that does what the event says.
@@ -68,6 +69,38 @@ async def test_pool_is_bounded() -> None:
         answers = await asyncio.gather(*(pool.invoke({"n": n}) for n in range(12)))
     assert [answer["echo"]["n"] for answer in answers] == list(range(12))
     assert len({answer["pid"] for answer in answers}) <= 2
+
+
+class CountingPool(WorkerPool):
+    """A pool that counts how many workers are being started at a time."""
+
+    starting = most = 0
+
+    async def _spawn(self) -> Process:
+        self.starting += 1
+        self.most = max(self.most, self.starting)
+        try:
+            return await super()._spawn()
+        finally:
+            self.starting -= 1
+
+
+async def test_workers_start_one_at_a_time() -> None:
+    """A rush does not start so many processes at once that none is ready in time."""
+    pool = CountingPool(os.environ, 4, (sys.executable, "-c", FAKE_WORKER))
+    try:
+        await asyncio.gather(*(pool.invoke({"n": n}) for n in range(8)))
+    finally:
+        await pool.close()
+    assert pool.most == 1
+
+
+async def test_caller_that_gets_no_worker_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting in vain for a worker is not the same as a worker that is late: nothing was begun."""
+    async with _pool(limit=1) as pool, pool._slots:
+        monkeypatch.setattr(pool_module, "INTEGRATION_TIMEOUT_S", 0.01)
+        with pytest.raises(PoolBusy):
+            await pool.invoke({})
 
 
 async def test_idle_workers_beyond_a_few_are_ended() -> None:
