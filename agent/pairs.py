@@ -146,6 +146,8 @@ def _named_pair(draft: _Seen, target: _Seen) -> PairChoice:
     for seen in (draft, target):
         if seen.fault:
             return PairChoice(False, f"{seen.file.name} cannot be used: {seen.fault}", models=models)
+    if draft.file.path.samefile(target.file.path):
+        return PairChoice(False, "draft and target are the same file", models=models)
     differing = differences(draft, target)
     if differing:
         reason = f"{draft.file.name} and {target.file.name} differ in their {', '.join(differing)}"

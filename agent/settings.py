@@ -123,6 +123,10 @@ def load_settings(argv: Sequence[str], environ: Mapping[str, str]) -> AgentSetti
         for name in flags:
             cause = re.sub(rf"\b{_variable(name)}\b", _flag(name), cause)
         raise SettingsError(exc.code, cause, exc.remedy) from None
+    for name in ("draft", "target"):
+        path: Path | None = getattr(settings, name)
+        if path is not None and not path.is_file():
+            raise SettingsError("BAD_SETTINGS", f"{_flag(name)} is not a file: {path}")
     return settings.model_copy(update={"tower_token": _token(settings)})
 
 
@@ -142,6 +146,8 @@ def _token(settings: AgentSettings) -> SecretStr | None:
                     "BAD_SETTINGS", "--insecure is for loopback only", "set a token, or drop --host"
                 )
             return None
+    if not text and settings.token_file is not None:
+        raise SettingsError("NO_TOKEN", "the token file is empty", "put the token into it")
     if not text:
         raise SettingsError(
             "NO_TOKEN", "there is no token", "name one with --token-file or SPECDEC_TOWER_TOKEN"

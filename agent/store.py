@@ -101,7 +101,8 @@ class Store:
             self._prepare()
         except sqlite3.Error as exc:
             self._db.close()
-            raise StoreError(f"the run store {self._path} cannot be used ({exc})") from exc
+            remedy = "stop the agent that uses it, or name another --state" if "locked" in str(exc) else None
+            raise StoreError(f"the run store {self._path} cannot be used ({exc})", remedy) from exc
         except BaseException:
             self._db.close()
             raise

@@ -30,21 +30,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.tower_url is not None:
             environ["SPECDEC_TOWER_URL"] = arguments.tower_url
         if arguments.token_file is not None:
-            environ["SPECDEC_TOWER_TOKEN"] = arguments.token_file.read_text("utf-8").strip()
+            environ["SPECDEC_TOWER_TOKEN"] = _token(arguments.token_file)
         settings = load(EdgeSettings, environ)
         if settings.run_secret is None:
             # All workers need the same one. Run ids then live as long as this server.
             environ["SPECDEC_RUN_SECRET"] = secrets.token_hex(32)
-        asyncio.run(_serve(arguments.host, arguments.port, environ, arguments.workers))
-    except (OSError, UnicodeError, SpecdecError) as error:
+        tokens = settings.tower_token or settings.tower_token_secret
+        about = f"the tower is {settings.tower_url}, {'with' if tokens else 'without'} a token"
+        asyncio.run(_serve(arguments, environ, about))
+    except OSError as error:
+        where = f"{arguments.host}:{arguments.port}"
+        return _fail(f"cannot listen on {where} ({error.strerror}); choose another --host or --port")
+    except SpecdecError as error:
         return _fail(str(error))
     except WorkerDied:
         return _fail("the first worker process did not start; its message is above")
     return 0
 
 
-async def _serve(host: str, port: int, environ: dict[str, str], workers: int) -> None:
-    await serve(host, port, WorkerPool(environ, QUICK_WORKERS), WorkerPool(environ, workers))
+async def _serve(arguments: argparse.Namespace, environ: dict[str, str], about: str) -> None:
+    quick, runs = WorkerPool(environ, QUICK_WORKERS), WorkerPool(environ, arguments.workers)
+    await serve(arguments.host, arguments.port, quick, runs, about)
+
+
+def _token(file: Path) -> str:
+    try:
+        return file.read_text("utf-8").strip()
+    except (OSError, UnicodeError) as error:
+        raise SettingsError("BAD_SETTINGS", f"--token-file cannot be read ({type(error).__name__})") from None
 
 
 class _Parser(argparse.ArgumentParser):

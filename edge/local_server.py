@@ -10,6 +10,7 @@ import contextlib
 import json
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 
 import uvicorn
@@ -120,12 +121,14 @@ def _message(status: int, text: str) -> tuple[int, list[tuple[bytes, bytes]], by
 class _Server(uvicorn.Server):
     """A server that announces itself and leaves signals to `serve`."""
 
-    def __init__(self, config: uvicorn.Config, url: str) -> None:
+    def __init__(self, config: uvicorn.Config, url: str, about: str) -> None:
         super().__init__(config)
         self._url = url
+        self._about = about
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        print(f"edge: {self._about}", file=sys.stderr, flush=True)
         print(f"edge listening on {self._url}", flush=True)
 
     @contextlib.contextmanager
@@ -134,7 +137,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(host: str, port: int, quick: WorkerPool, runs: WorkerPool) -> None:
+async def serve(host: str, port: int, quick: WorkerPool, runs: WorkerPool, about: str = "") -> None:
     """Serve until SIGTERM or SIGINT; port 0 takes a free one.
 
     Args:
@@ -142,6 +145,7 @@ async def serve(host: str, port: int, quick: WorkerPool, runs: WorkerPool) -> No
         port: Port to listen on.
         quick: See `Gateway`; one of its workers is started first.
         runs: See `Gateway`; its workers are started as they are needed.
+        about: What to say on standard error once it listens.
 
     Raises:
         OSError: If the address cannot be used.
@@ -162,7 +166,7 @@ async def serve(host: str, port: int, quick: WorkerPool, runs: WorkerPool) -> No
         timeout_graceful_shutdown=SHUTDOWN_S,
         h11_max_incomplete_event_size=16 * MAX_HEADER_BYTES,
     )
-    server = _Server(config, f"http://{shown}:{sock.getsockname()[1]}")
+    server = _Server(config, f"http://{shown}:{sock.getsockname()[1]}", about)
 
     def stop() -> None:
         server.should_exit = True

@@ -25,7 +25,7 @@ ACTIVATION_RUNBOOK = [
 _RUNBOOKS: dict[str, list[str]] = {
     "RUNNING": [],
     "NOT_CONFIGURED": ["On the edge: set SPECDEC_RUN_SECRET, start it again", _REPEAT],
-    FaultKind.UNREACHABLE: ACTIVATION_RUNBOOK,
+    FaultKind.UNREACHABLE: ["On the tower: see that the agent and its tunnel run", *ACTIVATION_RUNBOOK],
     FaultKind.REFUSED: ["On the edge: set SPECDEC_TOWER_TOKEN to the token of the agent", _HEALTH, _REPEAT],
     FaultKind.BUSY: ["Wait a few seconds", _REPEAT],
     FaultKind.SILENT: ["On the tower: see that the agent runs and answers", _HEALTH, _RUN_ANEW],

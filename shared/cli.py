@@ -265,7 +265,8 @@ def _read(name: str, limit: int) -> bytes:
                 data = file.read(limit + 1)
     except (OSError, ValueError) as error:  # ValueError: a name with NUL
         reason = error.strerror if isinstance(error, OSError) else "it is no file name"
-        raise InputError("BAD_INPUT", f"a file cannot be read: {reason}") from None
+        what = "standard input" if name == "-" else one_line(name, 200)
+        raise InputError("BAD_INPUT", f"{what} cannot be read: {reason}") from None
     if len(data) > limit:
         raise InputError("BAD_INPUT", f"the input is larger than {limit} bytes")
     return data

@@ -229,7 +229,8 @@ class Specdec:
         except httpx.TimeoutException:
             raise ClientError("TIMEOUT", "the service did not answer in time") from None
         except (httpx.HTTPError, httpx.InvalidURL):
-            raise ClientError("UNREACHABLE", "the service cannot be reached", "check the URL") from None
+            cause = f"the service cannot be reached at {self._base.scheme}://{self._base.netloc.decode()}"
+            raise ClientError("UNREACHABLE", cause, "check the URL (--url)") from None
         try:
             body = strict_loads(bytes(data))
         except CanonicalError:

@@ -105,6 +105,10 @@ def _checks(receipt: Any, key_pem: bytes | None, require_signature: bool) -> Ite
     if "measurement" in payload:
         yield from _measured(payload)
     yield _binding(payload)
+    if "prompt_salt" in receipt:
+        yield Check(
+            "salt", "warning", "prompt_salt is in this file: whoever has it can test guesses of the prompt"
+        )
     yield _signature(receipt, payload, key_pem, require_signature)
 
 
@@ -186,6 +190,11 @@ def _measured(payload: dict[str, Any]) -> Iterator[Check]:
         yield Check("measurement", "failed", "measurement." + "; measurement.".join(findings))
     else:
         yield Check("measurement", "ok", "counts, rates and intervals agree with each other")
+        verdict = measurement.verdict
+        if verdict.valid:
+            yield Check("verdict", "ok", "the run itself found its measurement good enough to rely on")
+        else:
+            yield Check("verdict", "warning", f"not to be relied on: {', '.join(verdict.reasons)}")
     wrong = _summary(payload, measurement)
     if wrong:
         yield Check("summary", "failed", f"{', '.join(wrong)}: not what the measurement says")

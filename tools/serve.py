@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from shared import labels
 from tools.stack import running
 
 STATE = Path(".specdec")
-PORT = 8080
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Serves until interrupted; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.serve", description="Agent and local edge, until Ctrl-C."
+    )
+    parser.add_argument("--port", type=int, default=8080, help="the edge's port (default 8080)")
+    port: int = parser.parse_args(argv).port
     STATE.mkdir(mode=0o700, exist_ok=True)
     try:
-        with running(STATE, port=PORT) as stack:
+        with running(STATE, port=port) as stack:
             print(f"edge   {stack.edge_url}{labels.BASE_PATH}/health")
             print(f"agent  {stack.tower_url}")
             print(f"logs   {STATE}/agent.log {STATE}/edge.log\nCtrl-C stops both", flush=True)

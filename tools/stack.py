@@ -66,6 +66,7 @@ def listening(
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Runs `python -m module` until the block ends; yields it and the address that it says it listens on."""
     log = state / f"{module}.log"
+    before = log.stat().st_size if log.exists() else 0
     with log.open("a") as words:
         process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
@@ -75,7 +76,7 @@ def listening(
             env=environ,
         )
     try:
-        yield process, _address(process, log)
+        yield process, _address(module, process, log, before)
     finally:
         process.terminate()
         try:
@@ -87,7 +88,7 @@ def listening(
             process.stdout.close()
 
 
-def _address(process: subprocess.Popen[str], log: Path) -> str:
+def _address(module: str, process: subprocess.Popen[str], log: Path, before: int) -> str:
     if process.stdout is None:
         raise RuntimeError("its output cannot be read")
     with selectors.DefaultSelector() as selector:
@@ -99,4 +100,5 @@ def _address(process: subprocess.Popen[str], log: Path) -> str:
                 break
             if " listening on " in line:
                 return line.split()[-1]
-    raise RuntimeError(f"it did not start; the end of its log:\n{log.read_text()[-2000:]}")
+    said = log.read_bytes()[before:].decode(errors="replace").splitlines()
+    raise RuntimeError(f"the {module} did not start: {said[-1] if said else f'see {log}'}")

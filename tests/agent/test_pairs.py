@@ -90,6 +90,14 @@ def test_missing_and_foreign_files_are_named(tmp_path: Path) -> None:
     assert not choose_pair(draft=good).found
 
 
+def test_one_file_is_no_pair(tmp_path: Path) -> None:
+    """The same file as draft and target is refused: it could only be slower."""
+    model = write(tmp_path / "m.gguf", tokenizer())
+    (tmp_path / "link.gguf").symlink_to(model)
+    choice = choose_pair(draft=tmp_path / "link.gguf", target=model)
+    assert (choice.found, choice.reason) == (False, "draft and target are the same file")
+
+
 def test_a_replaced_file_is_read_again(tmp_path: Path) -> None:
     """A model replaced at the same path gives another choice, so that a loaded pair is not taken for it."""
     draft, target = write(tmp_path / "d.gguf", tokenizer()), write(tmp_path / "t.gguf", tokenizer(), 5)

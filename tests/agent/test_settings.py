@@ -75,8 +75,14 @@ def test_wrong_values(argv: list[str], environ: dict[str, str], message: str) ->
 def test_empty_token_file(tmp_path: Path) -> None:
     """An empty token file is no token, even if a variable holds one."""
     (tmp_path / "token").write_text("\n")
-    with pytest.raises(SettingsError, match="there is no token"):
+    with pytest.raises(SettingsError, match="the token file is empty"):
         load_settings(["--token-file", str(tmp_path / "token")], WITH_TOKEN)
+
+
+def test_model_that_is_no_file() -> None:
+    """A mistyped model path stops the start and is named."""
+    with pytest.raises(SettingsError, match="--draft is not a file: nowhere.gguf"):
+        load_settings(["--draft", "nowhere.gguf", "--target", __file__], WITH_TOKEN)
 
 
 def test_state_directory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,14 +93,15 @@ def test_state_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_settings([], WITH_TOKEN).state == Path.home() / ".local/state/specdec"
 
 
-def test_worker_command() -> None:
+def test_worker_command(tmp_path: Path) -> None:
     """The worker gets on its command line what it needs and no secret."""
-    settings = load_settings(
-        ["--draft", "d.gguf", "--target", "t.gguf"], {**WITH_TOKEN, "SPECDEC_THREADS": "3"}
-    )
+    draft, target = (str(tmp_path / name) for name in ("d.gguf", "t.gguf"))
+    for path in (draft, target):
+        Path(path).touch()
+    settings = load_settings(["--draft", draft, "--target", target], {**WITH_TOKEN, "SPECDEC_THREADS": "3"})
     command = settings.worker_command()
     assert command == [
-        *(sys.executable, "-m", "agent.worker", "--draft", "d.gguf", "--target", "t.gguf"),
+        *(sys.executable, "-m", "agent.worker", "--draft", draft, "--target", target),
         *("--context", "4096", "--threads", "3"),
     ]
     assert "--embedded" in load_settings(["--embedded"], WITH_TOKEN).worker_command()

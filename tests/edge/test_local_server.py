@@ -337,7 +337,7 @@ def test_token_file_is_used(tower: FakeTower, tmp_path: Path) -> None:
     ("arguments", "environ", "says"),
     [
         (["--tower-url", "http://x"], {}, "SPECDEC_TOWER_URL"),
-        (["--token-file", "/nowhere/token"], {}, "/nowhere/token"),
+        (["--token-file", "/nowhere/token"], {}, "--token-file cannot be read"),
         ([], {"SPECDEC_K": "99"}, "SPECDEC_K"),
         (["--host", "192.0.2.1"], {}, "assign"),
         (["--port", "70000"], {}, "--port"),

@@ -208,11 +208,14 @@ def test_run_options(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
         (["curve", "--k", "65"], "k must be an integer from 0 to 64"),
         (["health", "--url", "nowhere"], "the URL must be like https://host or http://host:port"),
         (["health", "--timeout", "0"], "timeout must be a finite number of seconds above 0"),
-        (["verify", "/no/such/file"], "a file cannot be read: No such file or directory"),
-        (["verify", "/"], "a file cannot be read: Is a directory"),
-        (["verify", "a\0b"], "a file cannot be read: it is no file name"),
+        (["verify", "/no/such/file"], "/no/such/file cannot be read: No such file or directory"),
+        (["verify", "/"], "/ cannot be read: Is a directory"),
+        (["verify", "a\0b"], "a b cannot be read: it is no file name"),
         (["verify", __file__], "the text is not JSON"),
-        (["verify", __file__, "--key", "/no/such/key"], "a file cannot be read: No such file or directory"),
+        (
+            ["verify", __file__, "--key", "/no/such/key"],
+            "/no/such/key cannot be read: No such file or directory",
+        ),
         (
             ["verify", __file__, "--key", __file__],
             "the key holds no PEM public key; pass a file made by GET /keys or openssl",

@@ -290,7 +290,10 @@ def test_no_service() -> None:
     with serve() as service:
         url = service.url
     with Specdec(url) as client:
-        assert refused("UNREACHABLE", client.health) == "the service cannot be reached; check the URL"
+        assert (
+            refused("UNREACHABLE", client.health)
+            == f"the service cannot be reached at {url}; check the URL (--url)"
+        )
 
 
 def test_silent_service() -> None:

@@ -48,6 +48,7 @@ def test_measured_receipt() -> None:
         "label": "ok",
         "modeled": "ok",
         "measurement": "ok",
+        "verdict": "ok",
         "summary": "ok",
         "binding": "ok",
         "signature": "warning",
@@ -407,3 +408,22 @@ def test_exact_bytes_alone_are_not_enough() -> None:
         shown[name] = hidden[name]
     assert base64.b64decode(shown["payload_canonical_base64"])
     assert failed(verify_receipt(shown)).keys() == {"digest", "exact_bytes"}
+
+
+def test_doubtful_measurement_warns() -> None:
+    """A receipt whose run says that it is not to be relied on verifies, with a warning that says why."""
+    payload = measured_payload()
+    payload["measurement"]["verdict"] = {"valid": False, "reasons": ["other work slowed the machine"]}
+    report = verify_receipt(receipt(payload))
+    assert report.ok
+    assert statuses(report)["verdict"] == "warning"
+    assert next(c.detail for c in report.checks if c.name == "verdict").endswith(
+        "other work slowed the machine"
+    )
+
+
+def test_salt_in_the_file_warns() -> None:
+    """An answer saved whole holds the salt, which is not to be handed on."""
+    report = verify_receipt({**receipt(measured_payload()), "prompt_salt": "00" * 32})
+    assert report.ok
+    assert statuses(report)["salt"] == "warning"
