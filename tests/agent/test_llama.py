@@ -19,8 +19,8 @@ from agent.pairs import EMBEDDED
 DRAFT = EMBEDDED / "draft.gguf"
 
 ROUNDING = 0.02
-"""Logits of equal contexts differ by less when read in passes of other widths: kernels for f16 weights round activations
-to f16 or not. Logits of contexts that differ in one token are apart by whole units, which `test_rows_...` shows."""
+"""Logits of equal contexts differ by less when read in passes of other widths: kernels for f16 weights round
+activations to f16 or not. Logits of contexts that differ in one token are apart by whole units."""
 
 
 @pytest.fixture(scope="module")
