@@ -88,7 +88,6 @@ def test_measurement_is_consistent(k: int, temperature: float) -> None:
     assert m["quality"]["label"] == (labels.SAMPLED if temperature else labels.LOSSLESS)
     assert m["emitted"] == len(outcome.output_text)
     assert outcome.output_sha3_256 == sha3_256_hex(outcome.output_text.encode())
-    assert m["verdict"]["valid"] in (True, False)
 
 
 def test_same_request_same_counts() -> None:
@@ -96,9 +95,9 @@ def test_same_request_same_counts() -> None:
     table = endless()
     runs = [measured(table, near(table, 2, 0.5), temperature=1.0, seed=9) for _ in range(2)]
     assert runs[0].output_text == runs[1].output_text
-    counted = [
-        {k: v for k, v in r.measurement.items() if k in ("steps", "acceptance_histogram")} for r in runs
-    ]
+    timed = {"timing", "tokens_per_second", "speedup", "verdict"}
+    counted = [{k: v for k, v in r.measurement.items() if k not in timed} for r in runs]
+    assert len(counted[0]) > 20
     assert counted[0] == counted[1]
 
 
