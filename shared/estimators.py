@@ -97,6 +97,24 @@ def summarise(steps: Sequence[Step], k: int) -> Counts:
     )
 
 
+def unconditional_acceptance(histogram: Sequence[int]) -> list[float | None]:
+    """For each position 1...k, the share of all steps that accepted it: P(a >= j).
+
+    This is what vLLM and llama.cpp report per position. Unlike `Counts.conditional` it falls along the draft even
+    if every examined token is accepted with the same chance alpha, as alpha^j, since a refusal ends the step. The
+    values sum to the mean number of accepted tokens per step.
+
+    Args:
+        histogram: Numbers of steps with 0, 1, ... k accepted tokens.
+
+    Raises:
+        EstimatorError: If a number of steps is negative.
+    """
+    if any(count < 0 for count in histogram):
+        raise EstimatorError("BAD_HISTOGRAM", "a histogram holds numbers of steps, none negative")
+    return [_ratio(sum(histogram[j:]), sum(histogram)) for j in range(1, len(histogram))]
+
+
 def accepted_rate(accepted: int, rejections: int) -> float | None:
     """Accepted / examined draft tokens: the alpha of Leviathan et al. (arXiv:2211.17192), Theorem 3.8.
 

@@ -20,6 +20,7 @@ from shared.estimators import (
     mean_accepted_len,
     median_interval,
     summarise,
+    unconditional_acceptance,
 )
 from tests.shared.build import golden, golden_steps, runs
 
@@ -71,6 +72,29 @@ def test_sums_belong_together(run: tuple[int, int, str | None, list[Step]]) -> N
     assert counts.accepted + counts.rejections == examined <= counts.drafted
     assert sum(counts.acceptance_histogram) == counts.n == len(steps)
     assert counts.emitted <= counts.accepted + counts.n
+
+
+def test_unconditional_acceptance() -> None:
+    """Each position is counted over all steps, so the values fall along the draft; no steps give None, no 0."""
+    assert unconditional_acceptance([2, 1, 0, 1]) == [0.5, 0.25, 0.25]
+    assert unconditional_acceptance([3, 0]) == [0.0]
+    assert unconditional_acceptance([0, 0, 0]) == [None, None]
+    assert unconditional_acceptance([4]) == unconditional_acceptance([]) == []
+    with pytest.raises(EstimatorError, match="none negative"):
+        unconditional_acceptance([1, -1])
+
+
+@given(runs())
+def test_unconditional_sums_to_the_mean(run: tuple[int, int, str | None, list[Step]]) -> None:
+    """The values sum to the accepted tokens per step, and the first is the conditional one of full drafts."""
+    k, _, _, steps = run
+    counts = summarise(steps, k)
+    values = [value for value in unconditional_acceptance(counts.acceptance_histogram) if value is not None]
+    assert len(values) == k
+    assert values == sorted(values, reverse=True)
+    assert sum(values) == pytest.approx(counts.accepted / counts.n, rel=1e-12)
+    if steps[-1].drafted == k and steps[-1].emitted > steps[-1].accepted:
+        assert values[0] == counts.conditional[0]
 
 
 @pytest.mark.parametrize(
