@@ -27,6 +27,11 @@ BATCH = 512
 _WARNINGS = (3, 4)
 """Levels of ggml's log: warning, error (ggml.h, enum ggml_log_level)."""
 
+_logits_at = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)(
+    ("llama_get_logits_ith", llama_cpp.llama_cpp._lib)
+)
+"""The same C function as llama_cpp's, as a plain address: its pointer objects cost more than an argmax."""
+
 log = logging.getLogger(__name__)
 _said: deque[str] = deque(maxlen=50)
 
@@ -215,15 +220,13 @@ class Context:
         self.length = 0
         self._width = weights.vocab.size
         self._memory = llama_cpp.llama_get_memory(self.handle)
-        self._batch = batch = llama_cpp.llama_batch_init(BATCH, 0, 1)
-        for i in range(BATCH):
-            batch.n_seq_id[i] = 1
-            batch.seq_id[i][0] = 0
-        self._tokens = np.ctypeslib.as_array(batch.token, (BATCH,))
-        self._positions = np.ctypeslib.as_array(batch.pos, (BATCH,))
-        self._wanted = np.ctypeslib.as_array(batch.logits, (BATCH,))
-        self._counting = np.arange(BATCH, dtype=np.int32)
+        self._tokens = (llama_cpp.llama_token * BATCH)()
+        self._shapes: dict[tuple[int, int], Any] = {}
         self._views: dict[tuple[int, int], Logits] = {}
+
+    def set_threads(self, threads: int) -> None:
+        """Changes the number of threads to decode with."""
+        llama_cpp.llama_set_n_threads(self.handle, threads, threads)
 
     def forward(self, tokens: Sequence[int], rows: int) -> Logits:
         """Appends `tokens`; returns a view of the logits [rows, vocab] after each of the last `rows` of them.
@@ -233,39 +236,52 @@ class Context:
         Raises:
             CacheError: If llama.cpp cannot place or process them.
         """
-        if self.length + len(tokens) > self.capacity:
-            raise CacheError(
-                f"{len(tokens)} tokens after {self.length} do not fit a context of {self.capacity}"
-            )
-        last = (len(tokens) - 1) // BATCH * BATCH
-        for start_at in range(0, last, BATCH):
-            self._decode(tokens[start_at : start_at + BATCH], 1)
-        self._decode(tokens[last:], rows)
-        return self._logits(rows)
-
-    def _decode(self, tokens: Sequence[int], wanted: int) -> None:
         count = len(tokens)
-        batch = self._batch
-        batch.n_tokens = count
-        self._tokens[:count] = tokens
-        np.add(self._counting[:count], self.length, out=self._positions[:count])
-        self._wanted[:count] = 0
-        self._wanted[count - wanted : count] = 1
-        code = llama_cpp.llama_decode(self.handle, batch)
+        if self.length + count > self.capacity:
+            raise CacheError(f"{count} tokens after {self.length} do not fit a context of {self.capacity}")
+        if count > BATCH:
+            last = (count - 1) // BATCH * BATCH
+            for start_at in range(0, last, BATCH):
+                self._decode(tokens[start_at : start_at + BATCH], 1)
+            tokens = tokens[last:]
+        self._decode(tokens, rows)
+        # Outputs lie one after the other in the order of the batch; index -rows is the first that is wanted.
+        address = _logits_at(self.handle, -rows)
+        view = self._views.get((address, rows))
+        if view is None:
+            view = self._view(address, rows)
+        return view
+
+    def _decode(self, tokens: Sequence[int], rows: int) -> None:
+        count = len(tokens)
+        shape = self._shapes.get((count, rows)) or self._shape(count, rows)
+        buffer = self._tokens
+        for i, token in enumerate(tokens):
+            buffer[i] = token
+        code = llama_cpp.llama_decode(self.handle, shape)
         if code != 0:
             self._recover()
             raise CacheError(f"llama.cpp could not decode {count} tokens after {self.length} (code {code})")
         self.length += count
 
-    def _logits(self, rows: int) -> Logits:
-        # Outputs lie one after the other in the order of the batch; index -rows is the first that is wanted.
-        pointer = llama_cpp.llama_get_logits_ith(self.handle, -rows)
-        address = ctypes.addressof(pointer.contents)
-        view = self._views.get((address, rows))
-        if view is None:
-            if len(self._views) > 64:
-                self._views.clear()
-            view = self._views[address, rows] = np.ctypeslib.as_array(pointer, (rows, self._width))
+    def _shape(self, count: int, rows: int) -> Any:
+        """Returns a batch of `count` tokens that gives logits for the last `rows`; made once, used again and again.
+
+        Positions and sequence ids are left to llama.cpp, which goes on in sequence 0 where its cache ends: that is at
+        `length`, as every roll-back checks.
+        """
+        wanted = (ctypes.c_int8 * count)(*[i >= count - rows for i in range(count)])
+        batch = llama_cpp.llama_batch(n_tokens=count)
+        batch.token = ctypes.cast(self._tokens, type(batch.token))
+        batch.logits = ctypes.cast(wanted, type(batch.logits))
+        self._shapes[count, rows] = batch
+        return batch
+
+    def _view(self, address: int, rows: int) -> Logits:
+        if len(self._views) > 64:
+            self._views.clear()
+        pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
+        view = self._views[address, rows] = np.ctypeslib.as_array(pointer, (rows, self._width))
         return view
 
     def truncate(self, length: int) -> None:
@@ -292,9 +308,8 @@ class Context:
             raise CacheError("this model's memory cannot be rolled back after a failed decode")
 
     def close(self) -> None:
-        """Frees the context and its batch."""
+        """Frees the context."""
         if self.handle:
             self._views.clear()
-            llama_cpp.llama_batch_free(self._batch)
             llama_cpp.llama_free(self.handle)
             self.handle = None
