@@ -5,8 +5,8 @@ a KV cache. Between steps, with C tokens committed and one token *pending* (emit
 by the target):
 
 * the target's cache holds exactly the C committed tokens;
-* the draft's cache holds the same C, or C - 1 after a step in which every proposal was accepted: the draft has not read
-  its own last proposal yet, and reads it together with the pending token in its next first pass.
+* the draft's cache holds the first tokens of those C, and what it has not read yet is `unread`: the pending token
+  alone; its own last proposal too, after a step in which every proposal was accepted; more, after steps without it.
 
 Nothing else is ever in a cache: every roll-back is checked, and so are both lengths after each step.
 """
@@ -32,6 +32,26 @@ class CacheError(AgentError):
     """A KV cache does not hold what the algorithm put there."""
 
     default_remedy = "restart the worker; if it comes back, this model's memory cannot be rolled back"
+
+
+class DraftLength(Protocol):
+    """Decides while a step is drafting how many tokens it drafts, from the past and the draft's distributions only.
+
+    Asked in this order: `draft_another`, and if so, after the draft's pass, `worth_verifying`, again and again until
+    either says no; then `learn`, once a step.
+    """
+
+    def draft_another(self) -> bool:
+        """Whether the draft shall make another pass."""
+        ...
+
+    def worth_verifying(self, row: Logits) -> bool:
+        """Whether to propose a token from the logits [vocab] of that pass; asked before the token is drawn."""
+        ...
+
+    def learn(self, accepted: int, rejected: bool, emitted: int) -> None:
+        """Takes in how the step ended."""
+        ...
 
 
 class CausalModel(Protocol):
@@ -69,7 +89,7 @@ class Generation:
 
     Attributes:
         pending: The token that the target reads next.
-        unread: What the draft reads next: [pending], or [its own last proposal, pending].
+        unread: What the draft reads next: all that is committed but not in its cache, and the pending token.
         tokens: Emitted tokens, an end-of-text token included.
         steps: What each step did.
         stopped: None, "end_of_text", or "context" when no room is left.
@@ -105,9 +125,15 @@ def prefill(prompt: Sequence[int], model: CausalModel, between: Callable[[int], 
 
 
 def speculative_step(
-    run: Generation, draft: CausalModel, target: CausalModel, rule: Rule, k: int, ends: Ends
+    run: Generation,
+    draft: CausalModel,
+    target: CausalModel,
+    rule: Rule,
+    k: int,
+    ends: Ends,
+    length: DraftLength | None = None,
 ) -> None:
-    """Drafts k tokens, verifies them in one target pass, emits the survivors and one more, rolls both caches back.
+    """Drafts up to k tokens, verifies them in one target pass, emits the survivors and one more, rolls both back.
 
     Where the context ends fewer are drafted, or none, and the run stops with "context". An accepted
     end-of-text token ends the run: drafts after it are not examined, and no bonus token follows it.
@@ -117,8 +143,9 @@ def speculative_step(
         draft: The draft model.
         target: The target model, over the same vocabulary.
         rule: How to propose and how to judge.
-        k: Tokens to draft, at least 1.
+        k: Tokens to draft, at most; 0 decodes one token without the draft.
         ends: Whether a token ends the text.
+        length: What may stop a draft before k; without it exactly k are drafted.
     """
     committed = target.length
     room = min(target.capacity - 1, draft.capacity) - committed
@@ -126,11 +153,17 @@ def speculative_step(
         run.stopped = "context"
         return
 
-    # Sample k guesses from the draft, autoregressively.
+    # Sample guesses from the draft, autoregressively.
     proposals: list[Proposal] = []
     reading = run.unread
-    for _ in range(min(k, room)):
-        proposals.append(rule.propose(draft.forward(reading, 1)[0]))
+    while len(proposals) < k and len(proposals) < room:
+        if length is not None and not length.draft_another():
+            break
+        row = draft.forward(reading, 1)[0]
+        reading = []
+        if length is not None and not length.worth_verifying(row):
+            break
+        proposals.append(rule.propose(row))
         reading = [proposals[-1].token]
 
     # Run the target over all of them in parallel: row i judges proposal i, the last row gives the bonus token.
@@ -151,17 +184,21 @@ def speculative_step(
             break
     run.tokens += emitted
     run.steps.append(Step(len(drafted), accepted, rejected, len(emitted)))
-    if len(drafted) < k and run.stopped is None:
+    if length is not None:
+        length.learn(accepted, rejected, len(emitted))
+    if room < k and len(drafted) == room and run.stopped is None:
         run.stopped = "context"
 
     # Roll back: both caches keep what is committed now, which is everything but the last emitted token.
+    known = [
+        *run.unread,
+        *emitted,
+    ]  # the draft's cache ended before these, or since then before a tail of them
     committed += len(emitted)
     target.truncate(committed)
     draft.truncate(min(committed, draft.length))
     run.pending = emitted[-1]
-    run.unread = (
-        [*drafted[accepted - 1 : accepted], run.pending] if draft.length < committed else [run.pending]
-    )
+    run.unread = known[draft.length - committed - 1 :]
     if target.length != committed or draft.length + len(run.unread) != committed + 1:
         raise CacheError(
             f"after a step the caches hold {target.length} and {draft.length} tokens, not {committed}"

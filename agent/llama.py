@@ -272,8 +272,8 @@ class Context:
         """
         wanted = (ctypes.c_int8 * count)(*[i >= count - rows for i in range(count)])
         batch = llama_cpp.llama_batch(n_tokens=count)
-        batch.token = ctypes.cast(self._tokens, type(batch.token))
-        batch.logits = ctypes.cast(wanted, type(batch.logits))
+        batch.token = ctypes.cast(self._tokens, type(batch.token))  # type: ignore[type-var]
+        batch.logits = ctypes.cast(wanted, type(batch.logits))  # type: ignore[type-var]
         self._shapes[count, rows] = batch
         return batch
 

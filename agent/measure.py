@@ -10,35 +10,35 @@ Order and pairing cancel slow drift of the machine; the median ignores a pair th
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from importlib.metadata import version
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import llama_cpp
 import numpy as np
 
+from agent.adaptive import Stopping, longest_draft
+from agent.calibration import STALE_RATIO, Calibration, calibrate
 from agent.decode import Ends, Generation, begin, prefill, speculative_step, target_only
-from agent.errors import Cancelled, DeadlineExceeded, NoPair, RequestRefused
-from agent.llama import Context, Weights, system_info
-from agent.pairs import ModelFile, PairChoice
-from agent.sampling import rule_for
+from agent.errors import Cancelled, DeadlineExceeded, RequestRefused
+from agent.loaded import LoadedPair as LoadedPair
+from agent.loaded import load_pair as load_pair
+from agent.modeled import alpha_block, iid_block, prediction, sum_min_block
+from agent.sampling import Sampled, rule_for
+from agent.timing import Timed
 from shared import labels
 from shared.estimators import (
     MIN_STEPS,
     WIDEST_INTERVAL,
+    Counts,
     accepted_rate,
     accepted_rate_ci95,
     draft_acceptance_rate,
     mean_accepted_len,
-    median_interval,
     summarise,
+    unconditional_acceptance,
 )
 
 MIN_PAIRS = 6
@@ -48,26 +48,11 @@ MAX_PAIRS = 48
 TIMING_S = 3.0
 """Pairs go on until they have taken this long (seconds), within MIN_PAIRS and MAX_PAIRS."""
 
+ALPHA_K, ALPHA_STEPS = 4, 24
+"""Length and number of the fixed steps beside an adaptive run, which estimate alpha."""
+
 LEAST_PROCESSOR_SHARE = 0.8
 """A run whose decoding threads were on a processor for less of the time is not valid: other work had it."""
-
-
-@dataclass
-class LoadedPair:
-    """A draft and a target in memory, each with one context of `capacity` tokens."""
-
-    draft_file: ModelFile
-    target_file: ModelFile
-    draft_weights: Weights
-    target_weights: Weights
-    draft: Context
-    target: Context
-    threads: int
-
-    def close(self) -> None:
-        """Frees both models."""
-        for part in (self.draft, self.target, self.draft_weights, self.target_weights):
-            part.close()
 
 
 @dataclass(frozen=True)
@@ -77,45 +62,6 @@ class RunOutcome:
     measurement: dict[str, Any]
     output_text: str
     output_sha3_256: str
-
-
-def load_pair(choice: PairChoice, *, n_ctx: int, threads: int) -> LoadedPair:
-    """Loads both models and their contexts, and hashes both files.
-
-    Args:
-        choice: A pair that was found.
-        n_ctx: Most tokens of context; the models' trained contexts bound it.
-        threads: Threads to decode with.
-
-    Raises:
-        NoPair: If none was found.
-        LoadFailed: If llama.cpp refuses a file.
-        OutOfMemory: If the models or their contexts do not fit.
-    """
-    if choice.draft is None or choice.target is None:
-        raise NoPair(choice.reason)
-    gpu_layers = -1 if llama_cpp.llama_supports_gpu_offload() else 0
-    opened: list[Weights | Context] = []
-    try:
-        target_weights = Weights(choice.target.path, choice.target.name, gpu_layers=gpu_layers)
-        opened.append(target_weights)
-        draft_weights = Weights(choice.draft.path, choice.draft.name, gpu_layers=gpu_layers)
-        opened.append(draft_weights)
-        capacity = min(n_ctx, target_weights.trained_context, draft_weights.trained_context)
-        target = Context(target_weights, capacity=capacity, threads=threads)
-        opened.append(target)
-        draft = Context(draft_weights, capacity=capacity, threads=threads)
-    except BaseException:
-        for part in reversed(opened):
-            part.close()
-        raise
-    draft_file, target_file = _hashed(choice.draft), _hashed(choice.target)
-    return LoadedPair(draft_file, target_file, draft_weights, target_weights, draft, target, threads)
-
-
-def _hashed(file: ModelFile) -> ModelFile:
-    with Path(file.path).open("rb") as opened:
-        return replace(file, sha256=hashlib.file_digest(opened, "sha256").hexdigest())
 
 
 def run(
@@ -155,9 +101,8 @@ class _Run:
         deadline: float,
     ) -> None:
         self.pair, self.request = pair, request
-        if not isinstance(request["k"], int):
-            raise RequestRefused("k must be a number: choosing it automatically is not there yet", "name a k")
-        self.k, self.n = request["k"], int(request["n"])
+        self.adaptive, self.n = request["k"] == "auto", int(request["n"])
+        self.k = ALPHA_K if self.adaptive else int(request["k"])
         self.on_progress, self.should_stop, self.deadline = on_progress, should_stop, deadline
         self.greedy = request["temperature"] == 0
         self.ends: Ends = (lambda token: False) if request["ignore_eos"] else pair.target_weights.vocab.ends
@@ -171,16 +116,65 @@ class _Run:
     def outcome(self) -> RunOutcome:
         """Decodes, times, and puts the measurement together."""
         self._prefill()
-        first = self._speculative(self._report_steps)
-        timed = self._time_pairs(first)
+        calibration = self._calibration()
+        fixed = None
+        if self.adaptive:
+            if calibration is None:
+                raise RequestRefused(
+                    "there is no room or no time to measure costs, on which k rests", "name a k"
+                )
+            fixed = self._fixed_steps()
+            self.k = longest_draft(calibration.costs)
+        betas: list[list[float]] = []
+        first = self._speculative(self._report_steps, calibration, betas)
+        timed = self._time_pairs(first, calibration)
         text = b"".join(
             self.pair.target_weights.vocab.piece(token) for token in _text_tokens(first, self.ends)
         )
         return RunOutcome(
-            measurement=self._measurement(first, timed),
+            measurement=self._measurement(first, timed, calibration, fixed, betas),
             output_text=text.decode("utf-8", "replace"),
             output_sha3_256=hashlib.sha3_256(text).hexdigest(),
         )
+
+    def _calibration(self) -> Calibration | None:
+        """Returns what a step costs here: remembered, or measured now."""
+        rule = {name: self.request[name] for name in ("temperature", "top_p", "top_k")}
+        context = len(self.prompt) + self.n  # about the middle of the run
+        self.calibration_key = self.pair.calibrations.key(self.pair.identity(), context, rule)
+        found = self.pair.calibrations.get(self.calibration_key)
+        if found is None:
+            try:
+                found = calibrate(
+                    self.pair.draft,
+                    self.pair.target,
+                    self.prompt,
+                    context,
+                    rule_for(self.request),
+                    threads=self.pair.threads,
+                    between=lambda: self._between("calibrating"),
+                )
+            except _OutOfTime:
+                return None
+            if found is not None:
+                self.pair.calibrations.put(self.calibration_key, found)
+        return found
+
+    def _between(self, phase: str) -> None:
+        self.on_progress(phase, 0, self.n)
+        self._check_stop()
+
+    def _fixed_steps(self) -> Counts | None:
+        """Makes some steps of a fixed length, untimed: only those estimate alpha."""
+        rule = rule_for(self.request)
+        generation = begin(self.prompt, self.pair.draft, self.pair.target)
+        try:
+            while len(generation.steps) < min(self.n, ALPHA_STEPS) and generation.stopped is None:
+                speculative_step(generation, self.pair.draft, self.pair.target, rule, ALPHA_K, self.ends)
+                self._check_stop()
+        except _OutOfTime:
+            return None
+        return summarise(generation.steps, ALPHA_K) if generation.steps else None
 
     def _prefill(self) -> None:
         total = 2 * (len(self.prompt) - 1)
@@ -197,12 +191,23 @@ class _Run:
             prefill(self.prompt, model, between)
             before += model.length
 
-    def _speculative(self, between: Callable[[Generation], None]) -> Generation:
+    def _speculative(
+        self,
+        between: Callable[[Generation], None],
+        calibration: Calibration | None,
+        betas: list[list[float]] | None = None,
+    ) -> Generation:
         """Decodes the whole generation with the draft, from the prompt; equal at every call."""
         rule = rule_for(self.request)
-        generation = begin(self.prompt, self.pair.draft, self.pair.target)
+        if isinstance(rule, Sampled):
+            rule.betas = betas
+        length = None
+        if self.adaptive and calibration is not None:
+            length = Stopping(calibration.costs, self.request["temperature"], self.k)
+        draft, target = self.pair.draft, self.pair.target
+        generation = begin(self.prompt, draft, target)
         while len(generation.steps) < self.n and generation.stopped is None:
-            speculative_step(generation, self.pair.draft, self.pair.target, rule, self.k, self.ends)
+            speculative_step(generation, draft, target, rule, self.k, self.ends, length)
             between(generation)
         return generation
 
@@ -212,13 +217,13 @@ class _Run:
         along = tokens if forced else None
         return target_only(self.prompt, self.pair.target, rule, len(tokens), along, self._check_stop)
 
-    def _time_pairs(self, first: Generation) -> _Timed:
+    def _time_pairs(self, first: Generation, calibration: Calibration | None) -> Timed:
         """Times the generation with and without the draft in turn: A B, B A, A B, ...
 
         Greedy target-only blocks run freely and are compared, until one differs: from then on, as when sampling, the
         target is led along the speculative tokens, so that both sides are always timed over the same ones.
         """
-        timed = _Timed(forced=not self.greedy)
+        timed = Timed(forced=not self.greedy)
         began = time.monotonic()
         try:
             self._alone(first, timed)  # warm-up, and the first comparison
@@ -229,9 +234,11 @@ class _Run:
                 self.on_progress("timing", done, max(MIN_PAIRS, done + 1))
                 forced = timed.forced
                 if done % 2 == 0:
-                    speculative_s, alone_s = self._again(first, timed), self._alone(first, timed)
+                    speculative_s = self._again(first, timed, calibration)
+                    alone_s = self._alone(first, timed)
                 else:
-                    alone_s, speculative_s = self._alone(first, timed), self._again(first, timed)
+                    alone_s = self._alone(first, timed)
+                    speculative_s = self._again(first, timed, calibration)
                 if not timed.repeatable:
                     break
                 if timed.forced == forced:  # else the target went its own way in this very block
@@ -243,14 +250,14 @@ class _Run:
             timed.speculative_s, timed.target_only_s = [], []
         return timed
 
-    def _again(self, first: Generation, timed: _Timed) -> float:
+    def _again(self, first: Generation, timed: Timed, calibration: Calibration | None) -> float:
         """Decodes speculatively once more; returns its seconds."""
-        with timed.block(self.pair.threads) as seconds:
-            again = self._speculative(lambda generation: self._check_stop())
+        with timed.block() as seconds:
+            again = self._speculative(lambda generation: self._check_stop(), calibration)
         timed.repeatable &= again.tokens == first.tokens and again.steps == first.steps
         return seconds()
 
-    def _alone(self, first: Generation, timed: _Timed) -> float:
+    def _alone(self, first: Generation, timed: Timed) -> float:
         """Decodes by the target alone; returns its seconds."""
         with timed.block(self.pair.threads) as seconds:
             alone = self._target_only(first.tokens, forced=timed.forced)
@@ -274,14 +281,28 @@ class _Run:
         if time.monotonic() > self.deadline:
             raise _OutOfTime
 
-    def _measurement(self, first: Generation, timed: _Timed) -> dict[str, Any]:
+    def _measurement(
+        self,
+        first: Generation,
+        timed: Timed,
+        calibration: Calibration | None,
+        fixed: Counts | None,
+        betas: list[list[float]],
+    ) -> dict[str, Any]:
         counts = summarise(first.steps, self.k)
-        interval = accepted_rate_ci95(counts.accepted, counts.rejections)
         speedup = timed.speedup()
         quality = self._quality(first, timed)
+        rate = interval = alpha = None
+        if self.adaptive:
+            alpha = accepted_rate(fixed.accepted, fixed.rejections) if fixed else None
+        else:
+            alpha = rate = accepted_rate(counts.accepted, counts.rejections)
+            interval = accepted_rate_ci95(counts.accepted, counts.rejections)
+        predicted = prediction(calibration, counts, first.steps, timed, alpha, adaptive=self.adaptive)
+        self._doubt(predicted["residuals"])
         return {
             "label": labels.MEASURED,
-            "mode": "linear",
+            "mode": "adaptive" if self.adaptive else "linear",
             "k_requested": self.request["k"],
             "n_requested": self.n,
             "k": self.k,
@@ -292,11 +313,20 @@ class _Run:
             "rejections": counts.rejections,
             "emitted": counts.emitted,
             "acceptance_histogram": list(counts.acceptance_histogram),
-            "accepted_rate": accepted_rate(counts.accepted, counts.rejections),
+            "accepted_rate": rate,
             "draft_acceptance_rate": draft_acceptance_rate(counts.accepted, counts.drafted),
             "mean_accepted_len": mean_accepted_len(counts.emitted, counts.n),
             "conditional_acceptance": list(counts.conditional),
+            "unconditional_acceptance": unconditional_acceptance(counts.acceptance_histogram),
             "accepted_rate_ci95": None if interval is None else list(interval),
+            "per_step": {
+                "drafted": [step.drafted for step in first.steps],
+                "accepted": [step.accepted for step in first.steps],
+            },
+            "iid": None if self.adaptive else iid_block(first.steps),
+            "sum_min": None if self.greedy else sum_min_block(betas, counts.accepted),
+            "alpha": None if fixed is None else alpha_block(fixed),
+            **predicted,
             "tokens_per_second": {
                 "speculative": _rate(counts.emitted, timed.speculative_s),
                 "target_only": _rate(counts.emitted, timed.target_only_s),
@@ -305,13 +335,7 @@ class _Run:
             "verdict": _verdict(
                 counts.n, speedup, quality, timed, on_cpu=self.pair.target_weights.gpu_layers == 0
             ),
-            "engine": {
-                "name": "llama.cpp",
-                "library": f"llama-cpp-python {version('llama-cpp-python')}",
-                "system": system_info(),
-                "threads": self.pair.threads,
-                "gpu_layers": self.pair.target_weights.gpu_layers,
-            },
+            "engine": self.pair.engine(),
             "draft": {"name": self.pair.draft_file.name, "sha256": self.pair.draft_file.sha256},
             "target": {"name": self.pair.target_file.name, "sha256": self.pair.target_file.sha256},
             "quality": quality,
@@ -321,7 +345,13 @@ class _Run:
             "timing": {"speculative_s": timed.speculative_s, "target_only_s": timed.target_only_s},
         }
 
-    def _quality(self, first: Generation, timed: _Timed) -> dict[str, Any]:
+    def _doubt(self, residuals: dict[str, Any] | None) -> None:
+        """Has the costs measured anew next time if this run's steps did not cost what they predict."""
+        ratio = residuals and residuals["cost"]["ratio"]
+        if ratio and not 1 / STALE_RATIO <= ratio <= STALE_RATIO:
+            self.pair.calibrations.forget(self.calibration_key)
+
+    def _quality(self, first: Generation, timed: Timed) -> dict[str, Any]:
         if not self.greedy:
             return {"identical_rate": None, "label": labels.SAMPLED, "compared_tokens": 0}
         if not timed.compared:
@@ -369,56 +399,6 @@ class _OutOfTime(Exception):  # noqa: N818
     """The deadline passed while pairs were being timed."""
 
 
-class _Timed:
-    """What repeating the generation has shown.
-
-    Attributes:
-        forced: Whether the target alone is led along the speculative tokens.
-        speculative_s: Seconds of each pair's speculative block.
-        target_only_s: Seconds of each pair's target-only block.
-        compared: Greedy target-only blocks compared with the speculative tokens.
-        different: What the target alone said in those that differ.
-        repeatable: Whether every speculative repeat gave the same tokens in the same steps.
-    """
-
-    def __init__(self, *, forced: bool) -> None:
-        self.forced = forced
-        self.speculative_s: list[float] = []
-        self.target_only_s: list[float] = []
-        self.compared = 0
-        self.different: list[list[int]] = []
-        self.repeatable = True
-        self._wall_s = self._processor_s = 0.0
-
-    @contextmanager
-    def block(self, threads: int) -> Iterator[Callable[[], float]]:
-        """Times a block, keeping Python's cycle collector out of it; yields how to ask for its seconds afterwards."""
-        lasted = 0.0
-        gc.disable()
-        began, processor = time.perf_counter(), time.process_time()
-        try:
-            yield lambda: lasted
-        finally:
-            lasted = time.perf_counter() - began
-            self._processor_s += (time.process_time() - processor) / threads
-            self._wall_s += lasted
-            gc.enable()
-
-    @property
-    def processor_share(self) -> float:
-        """Share of the timed wall clock that the decoding threads were on a processor (they never sleep)."""
-        return self._processor_s / self._wall_s if self._wall_s else 1.0
-
-    def speedup(self) -> dict[str, Any] | str:
-        """Returns the median of the pairs' time ratios with its interval, or UNAVAILABLE."""
-        ratios = [alone / ours for alone, ours in zip(self.target_only_s, self.speculative_s, strict=True)]
-        interval = median_interval(ratios)
-        if interval is None:
-            return labels.UNAVAILABLE
-        median, low, high = interval
-        return {"label": labels.MEASURED, "median": median, "ci95": [low, high], "pairs": len(ratios)}
-
-
 def _rate(tokens: int, seconds: Sequence[float]) -> float | None:
     return tokens / statistics.median(seconds) if seconds else None
 
@@ -429,7 +409,7 @@ def _text_tokens(generation: Generation, ends: Ends) -> list[int]:
 
 
 def _verdict(
-    steps: int, speedup: dict[str, Any] | str, quality: dict[str, Any], timed: _Timed, *, on_cpu: bool
+    steps: int, speedup: dict[str, Any] | str, quality: dict[str, Any], timed: Timed, *, on_cpu: bool
 ) -> dict[str, Any]:
     reasons = []
     if steps < MIN_STEPS:

@@ -79,12 +79,22 @@ class Greedy:
 
 @dataclass
 class Sampled:
-    """Speculative sampling with one seeded stream of random numbers (Philox, so the same on every machine)."""
+    """Speculative sampling with one seeded stream of random numbers (Philox, so the same on every machine).
+
+    Attributes:
+        temperature: Above 0.
+        top_p: As for `distribution`.
+        top_k: As for `distribution`.
+        seed: Of the stream.
+        betas: If not None, takes per step sum(min(p, q)) at each examined position: the chance of acceptance there
+            (Leviathan et al. 2023, Theorem 3.5).
+    """
 
     temperature: float
     top_p: float
     top_k: int
     seed: int
+    betas: list[list[float]] | None = None
 
     def __post_init__(self) -> None:
         """Starts the random stream."""
@@ -101,10 +111,14 @@ class Sampled:
 
     def judge(self, proposals: Sequence[Proposal], rows: Logits) -> Verdict:
         """Accepts x with probability min(1, p(x)/q(x)); draws from the residual, or the bonus token from p."""
+        if self.betas is not None:
+            self.betas.append([])
         for accepted, (token, q) in enumerate(proposals):
             p = self.distribution(rows[accepted])
             if q is None:
                 raise TypeError("a sampled proposal carries its distribution")
+            if self.betas is not None:
+                self.betas[-1].append(float(np.minimum(p, q).sum()))
             # r < p/q without the division; q(x) > 0 because x was drawn from q.
             if self._rng.random() * q[token] >= p[token]:
                 return Verdict(accepted, draw(residual(p, q), self._rng))

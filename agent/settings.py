@@ -24,12 +24,6 @@ def _default_state() -> Path:
     return Path(given) if given else Path.home() / ".local" / "state" / "specdec"
 
 
-def _default_threads() -> int:
-    # llama.cpp's threads wait for one another by spinning: when other work holds one up, all are, and decoding
-    # slows down many times over. Half the CPUs leaves room, and is the number of cores where they come in pairs.
-    return max(1, len(os.sched_getaffinity(0)) // 2)
-
-
 class AgentSettings(BaseModel):
     """Everything that can be set: variable ``SPECDEC_SOME_NAME`` and flag ``--some-name`` are one field.
 
@@ -52,7 +46,7 @@ class AgentSettings(BaseModel):
         cancel_grace_s: How long the decode worker may take to heed a cancel before it is killed.
         shutdown_grace_s: How long the run under way may go on after SIGTERM.
         context: Tokens of context for each model.
-        threads: CPU threads to decode with.
+        threads: CPU threads to decode with; not set, each load of a pair tries what is fastest.
         worker_module: Python module that is run as the decode worker.
     """
 
@@ -76,7 +70,7 @@ class AgentSettings(BaseModel):
     cancel_grace_s: Seconds = 5.0
     shutdown_grace_s: Seconds = 5.0
     context: Annotated[int, Field(ge=64, le=1_000_000)] = 4096
-    threads: Annotated[int, Field(ge=1, le=1024)] = Field(default_factory=_default_threads)
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     worker_module: str = "agent.worker"
 
     @model_validator(mode="after")
@@ -99,7 +93,14 @@ class AgentSettings(BaseModel):
                 command += [f"--{name.replace('_', '-')}", str(path)]
         if self.embedded:
             command.append("--embedded")
-        return [*command, "--context", str(self.context), "--threads", str(self.threads)]
+        if self.threads is not None:
+            command += ["--threads", str(self.threads)]
+        return [*command, "--context", str(self.context), "--calibrations", str(self.calibrations)]
+
+    @property
+    def calibrations(self) -> Path:
+        """Return the file in which the decode worker remembers what decoding costs."""
+        return self.state / "calibrations.json"
 
 
 class _Parser(argparse.ArgumentParser):

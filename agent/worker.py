@@ -101,7 +101,10 @@ class LlamaEngine:
         """Load a pair."""
         from agent.measure import load_pair
 
-        return load_pair(choice, n_ctx=self._options.context, threads=self._options.threads)
+        options = self._options
+        return load_pair(
+            choice, n_ctx=options.context, threads=options.threads, calibrations=options.calibrations
+        )
 
     def run(
         self,
@@ -306,7 +309,8 @@ def options(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--embedded", action="store_true")
     parser.add_argument("--ollama-models", type=Path)
     parser.add_argument("--context", type=int, required=True)
-    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--threads", type=int, help="not given: what is fastest")
+    parser.add_argument("--calibrations", type=Path)
     return parser.parse_args(argv)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from shared import labels
 from shared.canonical import CanonicalError, canonical_bytes, sha3_256_hex
-from shared.curve import predicted_speedup
+from shared.checks_modeled import check_derived, check_steps
 from shared.estimators import (
     MIN_STEPS,
     WIDEST_INTERVAL,
@@ -74,16 +74,19 @@ def check_measurement(measurement: Measurement) -> list[str]:
     """
     findings = _counts(measurement)
     if not findings:  # rates of wrong counts would only repeat the finding
-        findings = _steps(measurement) + _rates(measurement)
-    for part in (_context, _speedup, _timing, _modeled, _quality, _verdict):
+        findings = check_steps(measurement) or (_steps(measurement) if measurement.mode == "linear" else [])
+        findings += _rates(measurement)
+    for part in (_context, _speedup, _timing, check_derived, _quality, _verdict):
         findings += part(measurement)
     return findings
 
 
 def _counts(m: Measurement) -> list[str]:
     findings = []
-    if m.k_requested != m.k:
-        findings.append("k_requested differs from k, and only runs at a fixed k can be checked")
+    if m.k != m.k_requested and m.k_requested != "auto":
+        findings.append("k is not k_requested")
+    if (m.k_requested == "auto") != (m.mode == "adaptive"):
+        findings.append("mode must be adaptive exactly when k_requested is auto")
     if len(m.acceptance_histogram) != m.k + 1:
         findings.append("acceptance_histogram must have k + 1 entries")
     if len(m.conditional_acceptance) != m.k:
@@ -141,7 +144,8 @@ def _conditional_fits(m: Measurement, unrefused_at: int | None) -> bool:
 
 def _rates(m: Measurement) -> list[str]:
     findings = []
-    if not _close(m.accepted_rate, accepted_rate(m.accepted, m.rejections)):
+    fixed = m.k_requested != "auto"
+    if fixed and not _close(m.accepted_rate, accepted_rate(m.accepted, m.rejections)):
         findings.append("accepted_rate is not accepted / (accepted + rejections)")
     if not _close(m.draft_acceptance_rate, draft_acceptance_rate(m.accepted, m.drafted)):
         findings.append("draft_acceptance_rate is not accepted / drafted")
@@ -217,22 +221,6 @@ def _timing(m: Measurement) -> list[str]:
 
 def _per_second(tokens: int, seconds: list[float]) -> float | None:
     return tokens / statistics.median(seconds) if seconds else None
-
-
-def _modeled(m: Measurement) -> list[str]:
-    """Recompute the prediction; `recommended_k` may rest on another alpha, so only its range is checked."""
-    costs = m.calibration.verify_cost if m.calibration else []
-    findings = []
-    if m.recommended_k is not None and m.recommended_k >= len(costs):
-        findings.append("recommended_k has no calibration behind it")
-    if m.speedup_predicted is None:
-        return findings
-    if m.calibration is None or m.accepted_rate is None or len(costs) <= m.k:
-        return [*findings, "speedup_predicted has no calibration behind it"]
-    predicted = predicted_speedup(m.accepted_rate, m.k, m.calibration.cost_ratio, costs)
-    if not _close_or_rounded(m.speedup_predicted.value, predicted):
-        findings.append("speedup_predicted is not what calibration and accepted_rate give")
-    return findings
 
 
 def _quality(m: Measurement) -> list[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from shared.errors import SpecdecError
@@ -110,6 +111,67 @@ def optimal_k(
         return expected_speedup(alpha, k, cost_ratio, cost)
 
     return max(range(max_k + 1), key=lambda k: (speedup(k), -k))
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """Measured costs of the parts of a step, all in target passes over one token.
+
+    A draft's first pass of a step costs more than the ones after it, because the target's weights have pushed the
+    draft's out of the cache meanwhile. After a step in which every draft token was accepted that first pass
+    reads one token more, the draft's own last proposal.
+
+    Attributes:
+        first: First draft pass of a step, over one token.
+        following: Each later draft pass.
+        catch_up: What reading two tokens in the first pass adds to it.
+        verify: v(1), v(2), ...: a target pass over so many tokens, judging included; v(1) is 1.
+    """
+
+    first: float
+    following: float
+    catch_up: float
+    verify: tuple[float, ...]
+
+    @property
+    def max_k(self) -> int:
+        """Largest k whose verifying pass was measured."""
+        return len(self.verify) - 1
+
+    def draft(self, k: int, all_accepted: float) -> float:
+        """Cost of drafting k tokens; `all_accepted` is the share of steps that follow a fully accepted one."""
+        return self.first + (k - 1) * self.following + all_accepted * self.catch_up if k else 0.0
+
+    def step(self, k: int, all_accepted: float) -> float:
+        """Cost of a whole step with k draft tokens.
+
+        Raises:
+            CurveError: If v(k + 1) was not measured.
+        """
+        _check_k(k)
+        if k > self.max_k:
+            raise CurveError("NO_VERIFY_COST", "verify does not reach k + 1 tokens")
+        return self.draft(k, all_accepted) + self.verify[k]
+
+    def cost_ratio(self, k: int, all_accepted: float) -> float:
+        """The c of Theorem 3.8 as the loop spends it: draft cost per draft token, k at least 1."""
+        return self.draft(k, all_accepted) / k
+
+
+def predicted_curve(alpha: float, costs: StepCosts) -> list[float]:
+    """Speedup predicted from measured costs for k = 0, 1, ..., as far as they reach; MODELED, alpha being i.i.d.
+
+    Under the model a share alpha^k of the steps accepts everything. Entry 0 is 1: plain decoding.
+
+    Raises:
+        CurveError: If alpha is out of range.
+    """
+    return [expected_tokens(alpha, k) / costs.step(k, alpha**k) if k else 1.0 for k in range(costs.max_k + 1)]
+
+
+def best_k(curve: Sequence[float]) -> int:
+    """The k with the highest entry, the smallest on a tie; 0 means: do not speculate."""
+    return max(range(len(curve)), key=lambda k: (curve[k], -k))
 
 
 def accounting_modeled(

@@ -115,6 +115,15 @@ def unconditional_acceptance(histogram: Sequence[int]) -> list[float | None]:
     return [_ratio(sum(histogram[j:]), sum(histogram)) for j in range(1, len(histogram))]
 
 
+def after_full_acceptance(steps: Sequence[Step]) -> float:
+    """Share of steps that follow one in which every draft token was accepted; 0 without steps.
+
+    Such a step's first draft pass reads one token more.
+    """
+    full = sum(before.accepted == before.drafted > 0 for before in steps[:-1])
+    return full / len(steps) if steps else 0.0
+
+
 def accepted_rate(accepted: int, rejections: int) -> float | None:
     """Accepted / examined draft tokens: the alpha of Leviathan et al. (arXiv:2211.17192), Theorem 3.8.
 

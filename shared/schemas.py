@@ -35,6 +35,7 @@ K = Annotated[int, Field(ge=1, le=16)]
 N = Annotated[int, Field(ge=1, le=500)]
 Rate = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, lt=1e12)]
+Cost = Annotated[float, Field(ge=0, lt=1e6)]
 Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
 Hex64 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(one_line)]
@@ -62,7 +63,7 @@ class RunRequest(Model):
         AfterValidator(_prompt),
         must(f"be a string of 1 to {MAX_PROMPT_BYTES} UTF-8 bytes without NUL or lone surrogates"),
     ]
-    k: Annotated[K | Literal["auto"], must("be an integer from 1 to 16")] = labels.DEFAULT_K
+    k: Annotated[K | Literal["auto"], must('be an integer from 1 to 16, or "auto"')] = labels.DEFAULT_K
     n: Annotated[N, must("be an integer from 1 to 500")] = 50
     temperature: Annotated[
         float, Field(ge=0, le=2), AfterValidator(_no_minus_zero), must("be a number from 0 to 2")
@@ -139,12 +140,98 @@ class SpeedupPredicted(Trimmed):
     value: Positive
 
 
+class DraftCosts(Trimmed):
+    """The parts of the draft's cost in target passes, and the k and step pattern that `cost_ratio` is for."""
+
+    first: Cost
+    following: Cost
+    catch_up: Cost
+    k: K
+    after_full_acceptance: Rate
+
+
 class Calibration(Trimmed):
     """Measured c = draft step / target one-token time, and v(m) = target pass over m tokens / over one."""
 
-    cost_ratio: Annotated[float, Field(ge=0, lt=1e6)]
+    cost_ratio: Cost
     verify_cost: Annotated[list[Positive], Field(min_length=1, max_length=65)]
     measured_at: Name
+    draft: DraftCosts | None = None
+    target_pass_s: Positive | None = None
+    context: Count | None = None
+    rounds: Count | None = None
+    undisturbed: bool | None = None
+
+
+class PredictedCurve(Trimmed):
+    """Speedup that calibration and alpha predict for k = 0, 1, ...; plain decoding is 1."""
+
+    label: Literal["MODELED"]
+    speedup: Annotated[list[Positive], Field(min_length=1, max_length=65)]
+
+
+class CostResidual(Trimmed):
+    """Cost of a step in target passes, predicted and measured, and predicted / measured."""
+
+    predicted: Positive
+    measured: Positive | None
+    ratio: Positive | None
+
+
+class TokensResidual(Trimmed):
+    """Tokens per step, E[tokens] at the measured alpha and as seen, and expected / seen."""
+
+    expected: Positive
+    seen: Positive
+    ratio: Positive
+
+
+class Residuals(Trimmed):
+    """Where prediction and measurement part: in what a step costs, or in what it yields."""
+
+    cost: CostResidual
+    tokens: TokensResidual
+
+
+class PerStep(Trimmed):
+    """Tokens drafted and accepted in each step, in order."""
+
+    drafted: Annotated[list[Annotated[int, Field(ge=0, le=16)]], Field(max_length=500)]
+    accepted: Annotated[list[Annotated[int, Field(ge=0, le=16)]], Field(max_length=500)]
+
+
+class Iid(Trimmed):
+    """Tests of the assumption behind every modeled number: one chance of acceptance for all tokens."""
+
+    position_statistic: float | None
+    position_df: Count | None
+    position_p: Rate | None
+    serial_statistic: float | None
+    serial_p: Rate | None
+    p_value: Rate | None
+    conclusion: Literal["not rejected", "rejected", "too few steps"]
+
+
+class SumMin(Trimmed):
+    """Mean of sum(min(p, q)) over the examined positions; z compares it with what was accepted."""
+
+    label: Literal["MEASURED"]
+    value: Rate
+    ci95: Interval | None
+    examined: Count
+    z: float | None
+
+
+class FixedAlpha(Trimmed):
+    """Alpha from steps of a fixed length, made beside an adaptive run."""
+
+    label: Literal["MEASURED"]
+    value: Rate | None
+    ci95: Interval | None
+    source: Line
+    k: K
+    accepted: Count
+    rejections: Count
 
 
 class TokensPerSecond(Trimmed):
@@ -197,27 +284,34 @@ class Measurement(Trimmed):
     """What the agent measured in one run; units and definitions as in the README's table."""
 
     label: Literal["MEASURED"]
-    mode: Literal["linear"]
+    mode: Literal["linear", "adaptive"]
     k_requested: K | Literal["auto"]
     n_requested: N
-    k: K
+    k: Annotated[int, Field(ge=0, le=16)]
     stopped: Literal["end_of_text", "context", "deadline"] | None
     n: N
     drafted: Count
     accepted: Count
     rejections: Count
     emitted: Count
-    acceptance_histogram: Annotated[list[Count], Field(min_length=2, max_length=17)]
+    acceptance_histogram: Annotated[list[Count], Field(min_length=1, max_length=17)]
     accepted_rate: Rate | None
     draft_acceptance_rate: Rate | None
     mean_accepted_len: Annotated[float, Field(ge=0, le=17)]
-    conditional_acceptance: Annotated[list[Rate | None], Field(min_length=1, max_length=16)]
+    conditional_acceptance: Annotated[list[Rate | None], Field(max_length=16)]
+    unconditional_acceptance: Annotated[list[Rate | None], Field(max_length=16)] | None = None
     accepted_rate_ci95: Interval | None
+    per_step: PerStep | None = None
+    iid: Iid | None = None
+    sum_min: SumMin | None = None
+    alpha: FixedAlpha | None = None
     tokens_per_second: TokensPerSecond
     speedup: SpeedupMeasured | Literal["UNAVAILABLE"]
     calibration: Calibration | None = None
     speedup_predicted: SpeedupPredicted | None = None
+    predicted_curve: PredictedCurve | None = None
     recommended_k: Annotated[int, Field(ge=0, le=64)] | None = None
+    residuals: Residuals | None = None
     verdict: Verdict
     engine: Engine
     draft: MeasuredModel

@@ -1,0 +1,162 @@
+"""Adaptive draft length: stop drafting when one more token is expected to gain less than it costs.
+
+A step of g draft tokens yields 1 + P(1) + ... + P(g) tokens on average, where P(j) is the chance that the first j are
+all accepted, and costs what calibration has measured. Decoding is a renewal process, so the best rule maximises
+tokens / cost, which is to go on exactly while
+
+    expected tokens gained - rate * cost added > 0,
+
+rate being the tokens per unit of cost that decoding achieves as a whole (the renewal-reward theorem; Ross,
+Introduction to Probability Models, section 7.4). The gain of going on is that of the best number of further tokens, not
+of one: v(m) rises in jumps, and one more token may pay only together with the next.
+
+P(j) is a product of the tokens' chances of acceptance, each read off the draft's own confidence by a logistic curve.
+Its offset follows what was accepted so far in this very text, as texts differ more than pairs do.
+
+Every decision is made before the token that it is about is drawn, from the draft's distribution q and from the past
+only, and every token that was drawn is verified. So whichever length comes out, the step is Algorithm 1 of Leviathan
+et al. 2023 (arXiv:2211.17192) at that length, and its output keeps the target's law, at temperature 0 and above.
+Dropping a token *after* it was drawn, because its own probability is low, would not: unlikely tokens would be refused
+twice.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from agent.sampling import Logits
+from shared.curve import StepCosts, best_k, predicted_curve
+
+LEARNING_RATE = 0.2
+"""Step of the offset along the log-likelihood's gradient, per examined token."""
+
+FORGETTING = 0.05
+"""Weight of the newest examined token in the running rate of acceptance."""
+
+PRIOR_COST = 20.0
+"""Cost (target passes) for which the rate is taken to have been at its starting value."""
+
+RETRY_STEPS = 8
+"""Steps after which drafting is tried again where it did not seem to pay."""
+
+LEAST_DOUBT = 1e-3
+"""Odds against its likeliest token below which the draft's confidence says nothing more."""
+
+HOPE = 0.98
+"""Acceptance rate at which a draft length must pay to be considered at all."""
+
+
+def longest_draft(costs: StepCosts) -> int:
+    """The draft length that is best if nearly everything is accepted; 0 if even then no draft pays."""
+    return best_k(predicted_curve(HOPE, costs))
+
+
+class Stopping:
+    """The rule, and what it has learnt in one generation. Equal costs and equal pasts give equal decisions.
+
+    Attributes:
+        limit: Most tokens to draft in a step.
+    """
+
+    def __init__(self, costs: StepCosts, temperature: float, limit: int | None = None) -> None:
+        """Starts afresh.
+
+        Args:
+            costs: What calibration has measured.
+            temperature: That of the run; confidence is read at it, or at 1 when greedy.
+            limit: Most tokens to draft; by default `longest_draft`.
+        """
+        self.limit = longest_draft(costs) if limit is None else limit
+        self._costs = costs
+        self._temperature = temperature or 1.0
+        self._offset, self._slope = 2.0, 0.4
+        self._accepted = 0.8
+        self._tokens, self._cost = 1.3 * PRIOR_COST, PRIOR_COST
+        self._idle_steps = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._passes = 0
+        self._survival = 1.0
+        self._confidence: list[float] = []
+        self._rate = self._tokens / self._cost
+
+    def draft_another(self) -> bool:
+        """Whether to pay for the draft's pass that gives the next token's distribution."""
+        drafted = len(self._confidence)
+        if drafted >= self.limit:
+            return False
+        if drafted == 0:
+            if self._gain_needed(0, paid=False) < 1.0 or self._idle_steps >= RETRY_STEPS:
+                self._passes = 1
+                return True
+            return False
+        if self._survival <= self._gain_needed(drafted, paid=False):
+            return False
+        self._passes += 1
+        return True
+
+    def worth_verifying(self, row: Logits) -> bool:
+        """Whether to draw a token from the distribution that the draft's pass has given, and verify it.
+
+        Args:
+            row: The draft's logits [vocab].
+        """
+        top = row.max()
+        others = float(np.exp((row - top) / self._temperature).sum()) - 1.0
+        return self._worth(-math.log(max(others, LEAST_DOUBT)))
+
+    def _worth(self, odds: float) -> bool:
+        """Decides on a token whose distribution gives its likeliest candidate these log-odds."""
+        chance = self._chance(odds)
+        drafted = len(self._confidence)
+        if self._survival * chance <= self._gain_needed(drafted, paid=True):
+            if drafted or self._idle_steps < RETRY_STEPS:
+                return False
+        self._survival *= chance
+        self._confidence.append(odds)
+        return True
+
+    def learn(self, accepted: int, rejected: bool, emitted: int) -> None:
+        """Takes in how the step ended, and begins the next one.
+
+        Args:
+            accepted: Draft tokens accepted.
+            rejected: Whether the target refused the next.
+            emitted: Tokens emitted.
+        """
+        drafted = len(self._confidence)
+        for position in range(min(accepted + rejected, drafted)):
+            right = 1.0 if position < accepted else 0.0
+            self._offset += LEARNING_RATE * (right - self._chance(self._confidence[position]))
+            self._accepted += FORGETTING * (right - self._accepted)
+        self._idle_steps = 0 if drafted else self._idle_steps + 1
+        self._tokens += emitted
+        self._cost += self._costs.draft(self._passes, 0.0) + self._costs.verify[drafted]
+        self._begin()
+
+    def _chance(self, odds: float) -> float:
+        """Chance of acceptance, from the log-odds of the draft's likeliest token."""
+        return 1.0 / (1.0 + math.exp(-(self._offset + self._slope * odds)))
+
+    def _gain_needed(self, drafted: int, *, paid: bool) -> float:
+        """Smallest chance of surviving so far at which going on pays.
+
+        Going on to h further tokens gains survival * (a + a^2 + ... + a^h), a being the running rate of acceptance.
+        With `paid`, the next token's pass is paid for and its own chance is part of the survival: 1 + ... + a^(h-1).
+        """
+        costs, rate = self._costs, self._rate
+        known = costs.verify[drafted]
+        term = 1.0 if paid else self._accepted
+        tokens, best = 0.0, math.inf
+        for h in range(1, self.limit - drafted + 1):
+            tokens += term
+            term *= self._accepted
+            passes = h - 1 if paid else h
+            drafting = passes * costs.following
+            if passes and drafted == 0 and not paid:
+                drafting += costs.first - costs.following
+            best = min(best, rate * (drafting + costs.verify[drafted + h] - known) / tokens)
+        return best

@@ -1,0 +1,238 @@
+"""What the parts of a step cost on this machine, with this pair, at this context length.
+
+Costs are timed in the order in which a step spends them, since order changes them: a draft's pass is slower right after
+the target has filled the processor's cache. One cycle is a plain target pass, a draft's first pass over one or two
+tokens, a second draft pass, and a target pass over m tokens with everything that follows it in a step. Rounds go
+through all m up and down in turn; each round's times are divided by its own plain pass, and the median round counts. So
+a machine that slows down for a while, or is disturbed once, changes none of the ratios.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from agent.decode import CausalModel
+from agent.sampling import Rule
+from shared.canonical import canonical_bytes, sha3_256_hex
+from shared.curve import StepCosts
+
+WIDEST = 17
+"""Tokens of the widest pass that is timed: the longest draft, and the pending token."""
+
+SECONDS, LONGEST_S = 2.0, 8.0
+ROUNDS, FEWEST_ROUNDS, MOST_ROUNDS = 5, 3, 25
+"""Rounds go on to `ROUNDS` and `SECONDS`, but after `LONGEST_S` only to `FEWEST_ROUNDS`."""
+
+STALE_S = 24 * 3600.0
+"""A calibration is measured again after this."""
+
+STALE_RATIO = 1.15
+"""... or once a run's steps took so much longer or shorter than it predicts."""
+
+QUIET_SHARE = 0.9
+"""Costs are remembered only if the threads had the processors for this share of the time."""
+
+CONTEXT_STEP = 128
+"""Contexts within so many tokens of each other share a calibration."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Measured costs.
+
+    Attributes:
+        costs: The parts of a step, in target passes over one token.
+        target_s: Seconds of such a pass.
+        context: Tokens in the caches while measuring.
+        rounds: Rounds that were timed.
+        quiet: Whether nothing else had the processors meanwhile.
+        measured_at: UTC time.
+        measured_unix: The same, in seconds since 1970.
+    """
+
+    costs: StepCosts
+    target_s: float
+    context: int
+    rounds: int
+    quiet: bool
+    measured_at: str
+    measured_unix: float
+
+
+def calibrate(
+    draft: CausalModel,
+    target: CausalModel,
+    filler: Sequence[int],
+    context: int,
+    rule: Rule,
+    *,
+    threads: int,
+    between: Callable[[], None] = lambda: None,
+) -> Calibration | None:
+    """Measures the costs; both caches end as long as they were.
+
+    Args:
+        draft: The draft, its cache as long as the target's.
+        target: The target.
+        filler: Tokens to read, at least one; repeated as needed.
+        context: Tokens the caches are to hold while timing; bounded by what fits.
+        rule: How tokens are proposed and judged.
+        threads: Threads of the target, to tell whether they had the processors.
+        between: Called after each cycle; may raise to stop.
+
+    Returns:
+        The calibration; None if the context has no room for a step of two draft tokens.
+    """
+    start = target.length
+    capacity = min(draft.capacity, target.capacity)
+    base = max(start, min(context, capacity - WIDEST - 1))
+    widest = min(WIDEST, capacity - base - 1)
+    if widest < 3:
+        return None
+    tokens = [filler[i % len(filler)] for i in range(max(base - start, WIDEST + 1))]
+    try:
+        if base > start:
+            draft.forward(tokens[: base - start], 1)
+            target.forward(tokens[: base - start], 1)
+        return _rounds(draft, target, tokens, base, widest, rule, threads, between)
+    finally:
+        draft.truncate(start)
+        target.truncate(start)
+
+
+def _rounds(
+    draft: CausalModel,
+    target: CausalModel,
+    tokens: Sequence[int],
+    base: int,
+    widest: int,
+    rule: Rule,
+    threads: int,
+    between: Callable[[], None],
+) -> Calibration:
+    parts: dict[str, list[float]] = {"first": [], "two": [], "following": []}
+    verify: list[list[float]] = [[] for _ in range(widest)]
+    plain: list[float] = []
+    gc.disable()
+    began, processor, done = time.perf_counter(), time.process_time(), 0
+    try:
+        while done < MOST_ROUNDS and (done < ROUNDS or time.perf_counter() - began < SECONDS):
+            if done >= FEWEST_ROUNDS and time.perf_counter() - began > LONGEST_S:
+                break
+            widths = range(1, widest + 1) if done % 2 == 0 else range(widest, 0, -1)
+            times = []
+            for width in widths:
+                times.append((width, *_cycle(draft, target, tokens, base, width, rule)))
+                between()
+            unit = statistics.median(one for _, one, *_ in times)
+            plain.append(unit)
+            for width, _, first, following, verified in times:
+                # Odd and even widths take turns in reading one token or two in the draft's first pass.
+                parts["two" if (width + done) % 2 else "first"].append(first / unit)
+                parts["following"].append(following / unit)
+                verify[width - 1].append(verified / unit)
+            done += 1
+        share = (time.process_time() - processor) / threads / (time.perf_counter() - began)
+    finally:
+        gc.enable()
+    now = datetime.now(UTC)
+    first = statistics.median(parts["first"])
+    return Calibration(
+        costs=StepCosts(
+            first=round(first, 4),
+            following=round(statistics.median(parts["following"]), 4),
+            catch_up=round(max(0.0, statistics.median(parts["two"]) - first), 4),
+            verify=(1.0, *(round(statistics.median(ratios), 4) for ratios in verify[1:])),
+        ),
+        target_s=statistics.median(plain),
+        context=base,
+        rounds=done,
+        quiet=share >= QUIET_SHARE,
+        measured_at=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        measured_unix=now.timestamp(),
+    )
+
+
+def _cycle(
+    draft: CausalModel, target: CausalModel, tokens: Sequence[int], base: int, width: int, rule: Rule
+) -> tuple[float, float, float, float]:
+    """Times a plain pass, a first and a following draft pass, and a verifying pass over `width` tokens."""
+    clock = time.perf_counter
+    start = clock()
+    rule.alone(target.forward(tokens[:1], 1)[0])
+    plain = clock() - start
+    target.truncate(base)
+
+    reading = 1 + width % 2
+    start = clock()
+    proposal = rule.propose(draft.forward(tokens[:reading], 1)[0])
+    first = clock()
+    rule.propose(draft.forward(tokens[reading : reading + 1], 1)[0])
+    following = clock()
+    proposals = [proposal._replace(token=token) for token in tokens[1:width]]
+    rule.judge(proposals, target.forward(tokens[:width], width))
+    target.truncate(base)
+    draft.truncate(base)
+    return plain, first - start, following - first, clock() - following
+
+
+class CalibrationStore:
+    """Remembers calibrations by everything they depend on, in memory and, if given, in a file."""
+
+    def __init__(self, path: Path | None = None, clock: Callable[[], float] = time.time) -> None:
+        """Opens the store; a file that cannot be read is begun anew."""
+        self._path, self._clock = path, clock
+        self._known: dict[str, Calibration] = {}
+        if path is not None:
+            try:
+                stored = json.loads(path.read_text(encoding="utf-8"))
+                self._known = {key: _from_json(value) for key, value in stored.items()}
+            except (OSError, ValueError, TypeError, KeyError, AttributeError):
+                self._known = {}
+
+    @staticmethod
+    def key(identity: dict[str, Any], context: int, rule: dict[str, Any]) -> str:
+        """Returns the key: a digest of pair and machine, of the context's length, and of the decoding rule."""
+        return sha3_256_hex(canonical_bytes([identity, context // CONTEXT_STEP, rule]))
+
+    def get(self, key: str) -> Calibration | None:
+        """Returns a calibration that is not stale."""
+        found = self._known.get(key)
+        age = self._clock() - found.measured_unix if found else 0.0
+        return found if 0 <= age < STALE_S else None
+
+    def put(self, key: str, calibration: Calibration) -> None:
+        """Remembers a calibration, unless other work disturbed it."""
+        if calibration.quiet:
+            self._known[key] = calibration
+            self._save()
+
+    def forget(self, key: str) -> None:
+        """Has a calibration measured anew next time."""
+        if self._known.pop(key, None) is not None:
+            self._save()
+
+    def _save(self) -> None:
+        if self._path is None:
+            return
+        text = json.dumps({key: asdict(value) for key, value in self._known.items()})
+        partial = self._path.with_suffix(".partial")
+        try:
+            partial.write_text(text, encoding="utf-8")
+            os.replace(partial, self._path)
+        except OSError:
+            self._path = None  # a full or read-only disk costs the memory across restarts, nothing else
+
+
+def _from_json(value: dict[str, Any]) -> Calibration:
+    costs = StepCosts(**{**value["costs"], "verify": tuple(float(v) for v in value["costs"]["verify"])})
+    return replace(Calibration(**{**value, "costs": costs}))

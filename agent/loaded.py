@@ -1,0 +1,183 @@
+"""A pair in memory: both models, a context each, their files' digests, and the threads they decode with best."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import statistics
+import time
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+
+from agent.calibration import CalibrationStore
+from agent.errors import NoPair
+from agent.llama import Context, Weights, system_info
+from agent.pairs import ModelFile, PairChoice
+
+TUNING_PASSES = 12
+"""Passes over one token timed for each number of threads."""
+
+WORTH_A_THREAD = 1.1
+"""More threads are taken only if they are at least so many times faster: idle cores are rarely idle for long."""
+
+
+@dataclass
+class LoadedPair:
+    """A draft and a target in memory, each with one context of `capacity` tokens.
+
+    Attributes:
+        draft_file: The draft's file, hashed.
+        target_file: The target's.
+        draft_weights: The draft's weights and vocabulary.
+        target_weights: The target's.
+        draft: The draft's context.
+        target: The target's.
+        threads: Threads the target decodes with.
+        draft_threads: Threads the draft decodes with.
+        threads_tried: Tokens per second of plain decoding for each number of threads that was tried, if any.
+        calibrations: Costs measured before.
+    """
+
+    draft_file: ModelFile
+    target_file: ModelFile
+    draft_weights: Weights
+    target_weights: Weights
+    draft: Context
+    target: Context
+    threads: int
+    draft_threads: int = 0
+    threads_tried: dict[str, float] = field(default_factory=dict)
+    calibrations: CalibrationStore = field(default_factory=CalibrationStore)
+
+    def __post_init__(self) -> None:
+        """Lets the draft decode with the target's threads unless told otherwise."""
+        self.draft_threads = self.draft_threads or self.threads
+
+    def engine(self) -> dict[str, Any]:
+        """Returns what decodes, for the receipt (`shared.schemas.Engine`)."""
+        return {
+            "name": "llama.cpp",
+            "library": f"llama-cpp-python {version('llama-cpp-python')}",
+            "system": system_info(),
+            "threads": self.threads,
+            "draft_threads": self.draft_threads,
+            "threads_tried": ", ".join(f"{n}: {rate:g} tokens/s" for n, rate in self.threads_tried.items()),
+            "gpu_layers": self.target_weights.gpu_layers,
+            "flash_attention": "auto",
+        }
+
+    def identity(self) -> dict[str, Any]:
+        """Returns all that a measured cost depends on, except the context's length and the decoding rule."""
+        return {
+            "draft": self.draft_file.sha256,
+            "target": self.target_file.sha256,
+            "capacity": self.target.capacity,
+            **{name: value for name, value in self.engine().items() if name != "threads_tried"},
+        }
+
+    def close(self) -> None:
+        """Frees both models."""
+        for part in (self.draft, self.target, self.draft_weights, self.target_weights):
+            part.close()
+
+
+def load_pair(
+    choice: PairChoice, *, n_ctx: int, threads: int | None, calibrations: Path | None = None
+) -> LoadedPair:
+    """Loads both models and their contexts, and hashes both files.
+
+    Args:
+        choice: A pair that was found.
+        n_ctx: Most tokens of context; the models' trained contexts bound it.
+        threads: Threads to decode with; None tries what is fastest, for the target and for the draft.
+        calibrations: File to remember measured costs in.
+
+    Raises:
+        NoPair: If none was found.
+        LoadFailed: If llama.cpp refuses a file.
+        OutOfMemory: If the models or their contexts do not fit.
+    """
+    if choice.draft is None or choice.target is None:
+        raise NoPair(choice.reason)
+    gpu_layers = -1 if llama_cpp.llama_supports_gpu_offload() else 0
+    opened: list[Weights | Context] = []
+    try:
+        target_weights = Weights(choice.target.path, choice.target.name, gpu_layers=gpu_layers)
+        opened.append(target_weights)
+        draft_weights = Weights(choice.draft.path, choice.draft.name, gpu_layers=gpu_layers)
+        opened.append(draft_weights)
+        capacity = min(n_ctx, target_weights.trained_context, draft_weights.trained_context)
+        target = Context(target_weights, capacity=capacity, threads=threads or 1)
+        opened.append(target)
+        draft = Context(draft_weights, capacity=capacity, threads=threads or 1)
+        opened.append(draft)
+        draft_file, target_file = _hashed(choice.draft), _hashed(choice.target)
+        tried: dict[int, float] = {}
+        target_threads = draft_threads = threads or 1
+        if threads is None and gpu_layers == 0:
+            tried = best_threads(target, _candidates())
+            target_threads = _best(tried)
+            draft_threads = _best(best_threads(draft, sorted({1, target_threads})))
+            target.set_threads(target_threads)
+            draft.set_threads(draft_threads)
+    except BaseException:
+        for part in reversed(opened):
+            part.close()
+        raise
+    return LoadedPair(
+        draft_file,
+        target_file,
+        draft_weights,
+        target_weights,
+        draft,
+        target,
+        target_threads,
+        draft_threads,
+        {str(count): round(rate, 2) for count, rate in tried.items()},
+        CalibrationStore(calibrations),
+    )
+
+
+def best_threads(model: Context, candidates: list[int]) -> dict[int, float]:
+    """Returns the model's tokens per second, one at a time, for each number of threads.
+
+    Each number gets a stretch of its own, as OpenMP builds its team anew when the size changes; the first pass of
+    a stretch is not timed. The median pass counts.
+    """
+    rates = {}
+    for count in candidates:
+        model.set_threads(count)
+        model.truncate(0)
+        seconds = []
+        for _ in range(min(TUNING_PASSES + 1, model.capacity)):
+            began = time.perf_counter()
+            model.forward([0], 1)
+            seconds.append(time.perf_counter() - began)
+        rates[count] = 1 / statistics.median(seconds[1:] or seconds)
+    model.truncate(0)
+    return rates
+
+
+def _best(rates: dict[int, float]) -> int:
+    """Returns the number of threads to take: more only where that is clearly faster than any fewer."""
+    best = min(rates)
+    for count in sorted(rates):
+        if rates[count] > WORTH_A_THREAD * rates[best]:
+            best = count
+    return best
+
+
+def _candidates() -> list[int]:
+    """Returns 1, 2, 4, ... and half and all of the processors this process may use."""
+    processors = len(os.sched_getaffinity(0))
+    powers = [2**i for i in range(processors.bit_length()) if 2**i <= processors]
+    return sorted({*powers, max(1, processors // 2), processors})
+
+
+def _hashed(file: ModelFile) -> ModelFile:
+    with Path(file.path).open("rb") as opened:
+        return replace(file, sha256=hashlib.file_digest(opened, "sha256").hexdigest())
