@@ -42,8 +42,6 @@ class Preference:
 def parse_run(event: Mapping[str, Any], default_k: int) -> RunRequest:
     """Read the body of ``POST /run``."""
     body = _json_object(event)
-    if body.get("k") == "auto":
-        raise Problem(422, 'k "auto" is not offered yet; send a whole number from 1 to 16.')
     body.setdefault("k", default_k)
     try:
         return RunRequest.model_validate(body)

@@ -116,7 +116,7 @@ class Runs:
             return self._roadmap(
                 "NOT_CONFIGURED",
                 "this edge has no run secret, so it starts no run",
-                k=int(request.k),
+                k=_number(request.k),
             )
         fields = request.model_dump(mode="json")
         keys = self._keys
@@ -128,7 +128,7 @@ class Runs:
         run = _Run(
             run_id=run_id,
             nonce=keys.nonce(run_id),
-            k=int(request.k),
+            k=_number(request.k),
             known={"run_id": run_id, "request": bound, "prompt_commitment": commitment},
             prompt=request.prompt,
         )
@@ -325,3 +325,8 @@ def _converse(
         else:
             progress = {"phase": frame.phase, "done": frame.done, "total": frame.total}
             running = Running(progress, frame.k)
+
+
+def _number(k: int | str) -> int | None:
+    """The draft length of a request's modeled curve; None, the configured one, where the tower is to choose."""
+    return k if isinstance(k, int) else None
