@@ -29,10 +29,13 @@ import numpy as np
 from agent.sampling import Logits
 from shared.curve import StepCosts, best_k, predicted_curve
 
+OFFSET, SLOPE = 2.0, 0.7
+"""The logistic curve from confidence to chance at the start of a text."""
+
 LEARNING_RATE = 0.2
 """Step of the offset along the log-likelihood's gradient, per examined token."""
 
-FORGETTING = 0.05
+FORGETTING = 0.03
 """Weight of the newest examined token in the running rate of acceptance."""
 
 PRIOR_COST = 20.0
@@ -43,6 +46,9 @@ RETRY_STEPS = 8
 
 LEAST_DOUBT = 1e-3
 """Odds against its likeliest token below which the draft's confidence says nothing more."""
+
+LOOKAHEAD = 4
+"""Most further tokens considered at once; v(m) has no wider steps than the kernels' tiles."""
 
 HOPE = 0.98
 """Acceptance rate at which a draft length must pay to be considered at all."""
@@ -70,8 +76,9 @@ class Stopping:
         """
         self.limit = longest_draft(costs) if limit is None else limit
         self._costs = costs
+        self._drafting = [costs.draft(passes, 0.0) for passes in range(self.limit + 1)]
         self._temperature = temperature or 1.0
-        self._offset, self._slope = 2.0, 0.4
+        self._offset, self._slope = OFFSET, SLOPE
         self._accepted = 0.8
         self._tokens, self._cost = 1.3 * PRIOR_COST, PRIOR_COST
         self._idle_steps = 0
@@ -134,7 +141,7 @@ class Stopping:
             self._accepted += FORGETTING * (right - self._accepted)
         self._idle_steps = 0 if drafted else self._idle_steps + 1
         self._tokens += emitted
-        self._cost += self._costs.draft(self._passes, 0.0) + self._costs.verify[drafted]
+        self._cost += self._drafting[self._passes] + self._costs.verify[drafted]
         self._begin()
 
     def _chance(self, odds: float) -> float:
@@ -149,14 +156,12 @@ class Stopping:
         """
         costs, rate = self._costs, self._rate
         known = costs.verify[drafted]
+        done = self._drafting[drafted + paid]
         term = 1.0 if paid else self._accepted
         tokens, best = 0.0, math.inf
-        for h in range(1, self.limit - drafted + 1):
+        for h in range(1, min(LOOKAHEAD, self.limit - drafted) + 1):
             tokens += term
             term *= self._accepted
-            passes = h - 1 if paid else h
-            drafting = passes * costs.following
-            if passes and drafted == 0 and not paid:
-                drafting += costs.first - costs.following
+            drafting = self._drafting[drafted + h] - done
             best = min(best, rate * (drafting + costs.verify[drafted + h] - known) / tokens)
         return best

@@ -1,10 +1,11 @@
 """What the parts of a step cost on this machine, with this pair, at this context length.
 
-Costs are timed in the order in which a step spends them, since order changes them: a draft's pass is slower right after
-the target has filled the processor's cache. One cycle is a plain target pass, a draft's first pass over one or two
-tokens, a second draft pass, and a target pass over m tokens with everything that follows it in a step. Rounds go
-through all m up and down in turn; each round's times are divided by its own plain pass, and the median round counts. So
-a machine that slows down for a while, or is disturbed once, changes none of the ratios.
+Costs are timed in the order in which a step spends them, since order changes them: a draft's pass is slower right
+after the target has filled the processor's caches, and a pass of another shape than the last has its graph built anew.
+For each m draft passes are timed, the first over one token or two, and then a target pass over m tokens with everything
+that follows it in a step. Rounds go through all m up and down in turn, with plain passes before and after;
+each round's times are divided by its own plain passes, and the median round counts. So a machine that slows down for a
+while, or is disturbed once, changes none of the ratios.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,12 @@ WIDEST = 17
 SECONDS, LONGEST_S = 2.0, 8.0
 ROUNDS, FEWEST_ROUNDS, MOST_ROUNDS = 5, 3, 25
 """Rounds go on to `ROUNDS` and `SECONDS`, but after `LONGEST_S` only to `FEWEST_ROUNDS`."""
+
+DRAFT_PASSES = 8
+"""Draft passes of a step that are timed one by one; later ones cost what the last of these does."""
+
+PLAIN_PASSES = 6
+"""Plain passes timed before and after each round."""
 
 STALE_S = 24 * 3600.0
 """A calibration is measured again after this."""
@@ -90,13 +97,13 @@ def calibrate(
         between: Called after each cycle; may raise to stop.
 
     Returns:
-        The calibration; None if the context has no room for a step of two draft tokens.
+        The calibration; None if the context has no room for that.
     """
     start = target.length
     capacity = min(draft.capacity, target.capacity)
     base = max(start, min(context, capacity - WIDEST - 1))
     widest = min(WIDEST, capacity - base - 1)
-    if widest < 3:
+    if widest < DRAFT_PASSES + 2:
         return None
     tokens = [filler[i % len(filler)] for i in range(max(base - start, WIDEST + 1))]
     try:
@@ -119,8 +126,9 @@ def _rounds(
     threads: int,
     between: Callable[[], None],
 ) -> Calibration:
-    parts: dict[str, list[float]] = {"first": [], "two": [], "following": []}
-    verify: list[list[float]] = [[] for _ in range(widest)]
+    first: dict[int, list[float]] = {1: [], 2: []}
+    later: list[list[float]] = [[] for _ in range(DRAFT_PASSES - 1)]
+    verify: list[list[float]] = [[] for _ in range(widest - 1)]
     plain: list[float] = []
     gc.disable()
     began, processor, done = time.perf_counter(), time.process_time(), 0
@@ -128,30 +136,36 @@ def _rounds(
         while done < MOST_ROUNDS and (done < ROUNDS or time.perf_counter() - began < SECONDS):
             if done >= FEWEST_ROUNDS and time.perf_counter() - began > LONGEST_S:
                 break
-            widths = range(1, widest + 1) if done % 2 == 0 else range(widest, 0, -1)
-            times = []
-            for width in widths:
-                times.append((width, *_cycle(draft, target, tokens, base, width, rule)))
+            widths = range(2, widest + 1) if done % 2 == 0 else range(widest, 1, -1)
+            units, times = _plain(target, tokens, base, rule), []
+            for place, width in enumerate(widths):
+                # The first pass reads one token or two in turn; only some steps go through all draft passes.
+                reading, passes = 1 + (place + done) % 2, DRAFT_PASSES if place % 3 == 0 else 1
+                timed = _step(draft, target, tokens, base, width, reading, passes, rule)
+                times.append((width, reading, *timed))
                 between()
-            unit = statistics.median(one for _, one, *_ in times)
+            units += _plain(target, tokens, base, rule)
+            unit = statistics.median(units)
             plain.append(unit)
-            for width, _, first, following, verified in times:
-                # Odd and even widths take turns in reading one token or two in the draft's first pass.
-                parts["two" if (width + done) % 2 else "first"].append(first / unit)
-                parts["following"].append(following / unit)
-                verify[width - 1].append(verified / unit)
+            for width, reading, drafted, verified in times:
+                first[reading].append(drafted[0] / unit)
+                for seconds, lasted in zip(later, drafted[1:], strict=False):
+                    seconds.append(lasted / unit)
+                verify[width - 2].append(verified / unit)
             done += 1
         share = (time.process_time() - processor) / threads / (time.perf_counter() - began)
     finally:
         gc.enable()
     now = datetime.now(UTC)
-    first = statistics.median(parts["first"])
+    one_token = statistics.median(first[1])
+    settling = [round(statistics.median(ratios), 4) for ratios in later]
     return Calibration(
         costs=StepCosts(
-            first=round(first, 4),
-            following=round(statistics.median(parts["following"]), 4),
-            catch_up=round(max(0.0, statistics.median(parts["two"]) - first), 4),
-            verify=(1.0, *(round(statistics.median(ratios), 4) for ratios in verify[1:])),
+            first=round(one_token, 4),
+            following=settling[-1],
+            catch_up=round(max(0.0, statistics.median(first[2]) - one_token), 4),
+            warming=tuple(settling[:-1]),
+            verify=(1.0, *(round(statistics.median(ratios), 4) for ratios in verify)),
         ),
         target_s=statistics.median(plain),
         context=base,
@@ -162,27 +176,48 @@ def _rounds(
     )
 
 
-def _cycle(
-    draft: CausalModel, target: CausalModel, tokens: Sequence[int], base: int, width: int, rule: Rule
-) -> tuple[float, float, float, float]:
-    """Times a plain pass, a first and a following draft pass, and a verifying pass over `width` tokens."""
-    clock = time.perf_counter
-    start = clock()
-    rule.alone(target.forward(tokens[:1], 1)[0])
-    plain = clock() - start
+def _plain(target: CausalModel, tokens: Sequence[int], base: int, rule: Rule) -> list[float]:
+    """Times some plain passes in a row; the first of them, in which the graph is built anew, is left out."""
+    seconds = []
+    for _ in range(min(PLAIN_PASSES + 1, target.capacity - base)):
+        start = time.perf_counter()
+        rule.alone(target.forward(tokens[:1], 1)[0])
+        seconds.append(time.perf_counter() - start)
     target.truncate(base)
+    return seconds[1:] or seconds
 
-    reading = 1 + width % 2
-    start = clock()
-    proposal = rule.propose(draft.forward(tokens[:reading], 1)[0])
-    first = clock()
-    rule.propose(draft.forward(tokens[reading : reading + 1], 1)[0])
-    following = clock()
+
+def _step(
+    draft: CausalModel,
+    target: CausalModel,
+    tokens: Sequence[int],
+    base: int,
+    width: int,
+    reading: int,
+    passes: int,
+    rule: Rule,
+) -> tuple[list[float], float]:
+    """Times each of some draft passes, and a verifying pass over `width` tokens with what follows it in a step.
+
+    That pass is made twice and timed the second time: at a fixed draft length its graph is used again and again.
+    """
+    clock = time.perf_counter
+    drafted: list[float] = []
+    at, count = 0, reading
+    for _ in range(passes):
+        start = clock()
+        proposal = rule.propose(draft.forward(tokens[at : at + count], 1)[0])
+        drafted.append(clock() - start)
+        at, count = at + count, 1
     proposals = [proposal._replace(token=token) for token in tokens[1:width]]
+    target.forward(tokens[:width], width)
+    target.truncate(base)
+    rule.propose(draft.forward(tokens[:1], 1)[0])
+    start = clock()
     rule.judge(proposals, target.forward(tokens[:width], width))
     target.truncate(base)
     draft.truncate(base)
-    return plain, first - start, following - first, clock() - following
+    return drafted, clock() - start
 
 
 class CalibrationStore:
@@ -234,5 +269,6 @@ class CalibrationStore:
 
 
 def _from_json(value: dict[str, Any]) -> Calibration:
-    costs = StepCosts(**{**value["costs"], "verify": tuple(float(v) for v in value["costs"]["verify"])})
-    return replace(Calibration(**{**value, "costs": costs}))
+    costs = dict(value["costs"])
+    costs.update(verify=tuple(costs["verify"]), warming=tuple(costs["warming"]))
+    return Calibration(**{**value, "costs": StepCosts(**costs)})

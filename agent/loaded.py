@@ -68,6 +68,7 @@ class LoadedPair:
             "threads_tried": ", ".join(f"{n}: {rate:g} tokens/s" for n, rate in self.threads_tried.items()),
             "gpu_layers": self.target_weights.gpu_layers,
             "flash_attention": "auto",
+            "spin_count": os.environ.get("GOMP_SPINCOUNT"),
         }
 
     def identity(self) -> dict[str, Any]:

@@ -25,6 +25,7 @@ def calibration_block(calibration: Calibration, k: int, all_accepted: float) -> 
         "measured_at": calibration.measured_at,
         "draft": {
             "first": costs.first,
+            "warming": list(costs.warming),
             "following": costs.following,
             "catch_up": costs.catch_up,
             "k": k,

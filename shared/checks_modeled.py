@@ -135,7 +135,9 @@ def _costs(calibration: Calibration | None) -> StepCosts | None:
     if calibration is None or calibration.draft is None:
         return None
     parts = calibration.draft
-    return StepCosts(parts.first, parts.following, parts.catch_up, tuple(calibration.verify_cost))
+    return StepCosts(
+        parts.first, parts.following, parts.catch_up, tuple(calibration.verify_cost), tuple(parts.warming)
+    )
 
 
 def _residuals(m: Measurement, costs: StepCosts) -> list[str]:

@@ -123,15 +123,18 @@ class StepCosts:
 
     Attributes:
         first: First draft pass of a step, over one token.
-        following: Each later draft pass.
+        following: Each later draft pass, once settled.
         catch_up: What reading two tokens in the first pass adds to it.
         verify: v(1), v(2), ...: a target pass over so many tokens, judging included; v(1) is 1.
+        warming: Second, third, ... draft pass of a step, as long as they differ from later ones: each finds more of
+            what it needs in the processor's caches.
     """
 
     first: float
     following: float
     catch_up: float
     verify: tuple[float, ...]
+    warming: tuple[float, ...] = ()
 
     @property
     def max_k(self) -> int:
@@ -140,7 +143,11 @@ class StepCosts:
 
     def draft(self, k: int, all_accepted: float) -> float:
         """Cost of drafting k tokens; `all_accepted` is the share of steps that follow a fully accepted one."""
-        return self.first + (k - 1) * self.following + all_accepted * self.catch_up if k else 0.0
+        if k == 0:
+            return 0.0
+        warming = self.warming[: k - 1]
+        settled = (k - 1 - len(warming)) * self.following
+        return self.first + all_accepted * self.catch_up + sum(warming) + settled
 
     def step(self, k: int, all_accepted: float) -> float:
         """Cost of a whole step with k draft tokens.

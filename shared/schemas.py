@@ -144,6 +144,7 @@ class DraftCosts(Trimmed):
     """The parts of the draft's cost in target passes, and the k and step pattern that `cost_ratio` is for."""
 
     first: Cost
+    warming: Annotated[list[Cost], Field(max_length=16)] = []
     following: Cost
     catch_up: Cost
     k: K
