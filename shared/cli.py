@@ -11,34 +11,18 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from shared import labels
+from shared import cli_sweep, labels
 from shared.canonical import CanonicalError, strict_loads
+from shared.cli_parts import MAX_FILE, InputError, add_run_fields, read, run_fields, save_receipt
 from shared.client import Specdec
 from shared.dsse import DsseError, load_keys
 from shared.errors import SpecdecError
 from shared.models import one_line, printable
 from shared.schemas import MAX_PROMPT_BYTES
+from shared.sweep import AUTO
 from shared.verify import verify_receipt
-
-MAX_FILE: Final = 8 * 1024 * 1024  # bytes of a receipt or key file
-
-_RUN_FIELDS: Final[dict[str, dict[str, Any]]] = {
-    "k": {"type": int, "help": "draft tokens per step, 1 to 16"},
-    "n": {"type": int, "help": "draft-then-verify steps to measure, 1 to 500"},
-    "temperature": {"type": float, "help": "0 (greedy) to 2"},
-    "top_p": {"type": float, "help": "above 0, at most 1 (off)"},
-    "top_k": {"type": int, "help": "0 (off) to 1000"},
-    "seed": {"type": int, "help": "0 to 2^53-1"},
-    "chat": {"action": "store_true", "help": "apply the target's chat template"},
-    "ignore_eos": {"action": "store_true", "help": "go on past end-of-text"},
-    "include_output": {"action": "store_true", "help": "return the text beside the receipt"},
-}
-
-
-class InputError(SpecdecError):
-    """A file or an argument cannot be used."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,12 +51,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    online = argparse.ArgumentParser(add_help=False)
-    online.add_argument(
+    asking = argparse.ArgumentParser(add_help=False)
+    asking.add_argument(
         "--url",
         default=os.environ.get("SPECDEC_URL") or labels.PUBLIC_BASE,
         help=f"the service (default: $SPECDEC_URL or {labels.PUBLIC_BASE})",
     )
+    online = argparse.ArgumentParser(add_help=False, parents=[asking])
     online.add_argument(
         "--timeout", type=float, default=120.0, help="seconds for the whole call (default: 120)"
     )
@@ -90,11 +75,12 @@ def _parser() -> argparse.ArgumentParser:
 
     run = commands.add_parser("run", parents=[online], help="measure on the tower, or say why not")
     run.add_argument("prompt", help="the prompt, or - to read it from standard input as it is")
-    for field, options in _RUN_FIELDS.items():
-        run.add_argument(f"--{field.replace('_', '-')}", default=None, **options)
+    add_run_fields(run)
     run.add_argument("--wait", type=float, help="seconds the service should wait before it asks us to poll")
     run.add_argument("--out", type=Path, metavar="FILE", help="save the receipt (without salt and output)")
     run.set_defaults(command=_run)
+
+    cli_sweep.add_command(commands, parents=[asking])
 
     verify = commands.add_parser("verify", help="check a receipt offline")
     verify.add_argument("receipt", help="the receipt's file, or - for standard input")
@@ -137,16 +123,12 @@ def _run(args: argparse.Namespace) -> int:
         raise InputError(
             "BAD_INPUT", "--out must name a file in a folder that exists"
         )  # before the run, not after
-    prompt = _text(_read("-", MAX_PROMPT_BYTES + 1)) if args.prompt == "-" else args.prompt
-    fields = {name: getattr(args, name) for name in _RUN_FIELDS}
+    prompt = _text(read("-", MAX_PROMPT_BYTES + 1)) if args.prompt == "-" else args.prompt
     with Specdec(args.url, args.timeout) as service:
-        receipt = service.run(
-            prompt, wait=args.wait, **{name: value for name, value in fields.items() if value is not None}
-        )
+        receipt = service.run(prompt, wait=args.wait, **run_fields(args))
     if args.out is not None:
-        shareable = {name: value for name, value in receipt.items() if name not in ("prompt_salt", "output")}
         try:
-            args.out.write_text(json.dumps(shareable, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            save_receipt(receipt, args.out)
         except OSError as error:
             raise InputError("BAD_INPUT", f"--out cannot be written: {error.strerror}") from None
     if not args.json:
@@ -163,11 +145,11 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    pem = None if args.key is None else _read(str(args.key), MAX_FILE)
+    pem = None if args.key is None else read(str(args.key), MAX_FILE)
     try:
         if pem is not None:
             load_keys(pem)
-        receipt = strict_loads(_read(args.receipt, MAX_FILE))
+        receipt = strict_loads(read(args.receipt, MAX_FILE))
     except (DsseError, CanonicalError) as error:
         raise InputError("BAD_INPUT", error.cause, error.remedy) from None
     if not isinstance(receipt, dict):
@@ -186,13 +168,16 @@ def _measured_rows(payload: dict[str, Any]) -> list[tuple[str, Any]]:
     m = payload["measurement"]
     rate, interval = payload["accepted_rate"], m["accepted_rate_ci95"]
     speedup, energy, verdict = payload["speedup_measured"], payload["energy"], m["verdict"]
+    adaptive = m["k_requested"] == AUTO
+    length = f"k adaptive, up to {payload['k']}" if adaptive else f"k={payload['k']}"
     rows: list[tuple[str, Any]] = [
         ("run", payload.get("run_id")),
         ("models", f"{payload['draft_model']} -> {payload['target_model']}"),
-        ("steps", f"n={payload['n']} of {m['n_requested']}, k={payload['k']} ({labels.MEASURED})"),
+        ("steps", f"n={payload['n']} of {m['n_requested']}, {length} ({labels.MEASURED})"),
     ]
     if rate is None:
-        rows.append(("accepted rate", f"{labels.UNAVAILABLE} (no draft token was examined)"))
+        why = "drafts stop where a refusal is expected" if adaptive else "no draft token was examined"
+        rows.append(("accepted rate", f"{labels.UNAVAILABLE} ({why})"))
     else:
         low, high = interval
         rows.append(("accepted rate", f"{rate} ({labels.MEASURED}, 95 % interval {low:.4f} to {high:.4f})"))
@@ -254,22 +239,6 @@ def _print_json(args: argparse.Namespace, answer: dict[str, Any]) -> int:
     if args.json:
         print(json.dumps(answer, indent=2, ensure_ascii=False))
     return 0
-
-
-def _read(name: str, limit: int) -> bytes:
-    try:
-        if name == "-":
-            data = sys.stdin.buffer.read(limit + 1)
-        else:
-            with Path(name).open("rb") as file:
-                data = file.read(limit + 1)
-    except (OSError, ValueError) as error:  # ValueError: a name with NUL
-        reason = error.strerror if isinstance(error, OSError) else "it is no file name"
-        what = "standard input" if name == "-" else one_line(name, 200)
-        raise InputError("BAD_INPUT", f"{what} cannot be read: {reason}") from None
-    if len(data) > limit:
-        raise InputError("BAD_INPUT", f"the input is larger than {limit} bytes")
-    return data
 
 
 def _text(data: bytes) -> str:

@@ -115,6 +115,7 @@ class Specdec:
         *,
         wait: float | None = None,
         follow: bool = True,
+        patient: bool = False,
         idempotency_key: str | None = None,
         **fields: Any,
     ) -> dict[str, Any]:
@@ -124,6 +125,8 @@ class Specdec:
             prompt: The prompt.
             wait: Seconds the server should wait before it answers 202 (RFC 7240 `Prefer: wait`).
             follow: Poll until the run has ended; if false, a 202's ROADMAP receipt is returned.
+            patient: While the service has no room (429, or a ROADMAP that says BUSY), ask again after its
+                Retry-After; what it said last is the answer when the next time would be too late.
             idempotency_key: Repeating a call under the same key never runs it twice.
             **fields: Further fields of `RunRequest`; the server fills in those left out.
 
@@ -144,7 +147,17 @@ class Specdec:
                 raise ClientError("BAD_INPUT", "idempotency_key must be printable ASCII, not blank")
             headers["Idempotency-Key"] = idempotency_key
         deadline = self._deadline()
-        response, first = self._ask("POST", f"{self._root}/run", deadline, json=asked, headers=headers)
+        busy_is_fine = (429,) if patient else ()
+        while True:
+            response, first = self._ask(
+                "POST", f"{self._root}/run", deadline, busy_is_fine, json=asked, headers=headers
+            )
+            pause = _retry_after(response)
+            if not (patient and _no_room(response, first)) or time.monotonic() + pause >= deadline:
+                break
+            time.sleep(pause)
+        if response.status_code == 429:
+            raise _problem(response.status_code, first)
         receipt = _verified(first)
         if response.status_code == 202 and follow:
             receipt = self._poll(response, receipt["payload"].get("run_id"), deadline)
@@ -190,7 +203,7 @@ class Specdec:
             if time.monotonic() + pause >= deadline:
                 raise ClientError("TIMEOUT", "the run has not ended in time", f"it goes on at {url}")
             time.sleep(pause)
-            response, body = self._ask("GET", url, deadline, busy_is_fine=True)
+            response, body = self._ask("GET", url, deadline, busy_is_fine=(429, 503))
         receipt = _verified(body)
         if receipt["payload"].get("run_id") != run_id:
             raise ClientError("BAD_ANSWER", "the service answered with another run")
@@ -211,9 +224,9 @@ class Specdec:
         return str(url)
 
     def _ask(
-        self, method: str, url: str, deadline: float, *, busy_is_fine: bool = False, **options: Any
+        self, method: str, url: str, deadline: float, busy_is_fine: tuple[int, ...] = (), **options: Any
     ) -> tuple[httpx.Response, dict[str, Any]]:
-        """One request; its answer must be a small JSON object with a good status, in time."""
+        """One request; its answer must be a small JSON object with a good or fine status, in time."""
         import httpx
 
         left = max(deadline - time.monotonic(), 0.001)
@@ -237,8 +250,8 @@ class Specdec:
             body = None
         if response.status_code in (200, 202) and isinstance(body, dict):
             return response, body
-        if busy_is_fine and response.status_code in (429, 503):
-            return response, {}
+        if response.status_code in busy_is_fine:
+            return response, body if isinstance(body, dict) else {}
         raise _problem(response.status_code, body)
 
 
@@ -276,6 +289,12 @@ def _require_echo(asked: dict[str, Any], answered: dict[str, Any]) -> None:
     for name, value in asked.items():
         if answered.get(name) != value:
             raise ClientError("BAD_ANSWER", f"the service answered for another {name}")
+
+
+def _no_room(response: httpx.Response, body: dict[str, Any]) -> bool:
+    payload = body.get("payload")
+    roadmap = payload.get("roadmap") if isinstance(payload, dict) else None
+    return response.status_code == 429 or (isinstance(roadmap, dict) and roadmap.get("code") == "BUSY")
 
 
 def _retry_after(response: httpx.Response) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,11 +13,12 @@ from typing import Any
 
 @dataclass
 class Answer:
-    """One answer: status, JSON body (or bytes as they are) and headers."""
+    """One answer: status, JSON body (or bytes as they are), headers, and what happens before it is given."""
 
     status: int
     body: Any
     headers: dict[str, str] = field(default_factory=dict)
+    before: Callable[[], object] = lambda: None
 
 
 @dataclass
@@ -40,6 +41,7 @@ def serve(*answers: Answer) -> Iterator[Service]:
             headers = {name.lower(): value for name, value in self.headers.items()}
             service.requests.append((self.command, self.path, json.loads(body) if body else None, headers))
             answer = service.answers.pop(0) if service.answers else Answer(500, {})
+            answer.before()
             data = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
             self.send_response(answer.status)
             for name, value in {"Content-Type": "application/json", **answer.headers}.items():

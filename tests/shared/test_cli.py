@@ -14,6 +14,7 @@ import pytest
 
 from shared import labels
 from shared.cli import main
+from shared.client import Specdec
 from shared.curve import accounting_modeled
 from tests.shared.build import KEYS, PROMPT, measured_payload, receipt, roadmap_payload
 from tests.shared.service import Answer, serve
@@ -155,6 +156,26 @@ def test_measured_run_with_gaps(capsys: Capture) -> None:
     assert printed["verdict"] == "not valid: too few pairs"
 
 
+def test_adaptive_run(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """A run at an adaptive k says up to where it drafts, and why it has no accepted rate."""
+    payload = measured_payload()
+    payload.update(k=8, accepted_rate=None, speedup_modeled=None)
+    payload["measurement"].update(mode="adaptive", k_requested="auto", k=8, accepted_rate=None)
+    asked: dict[str, Any] = {}
+
+    def run(_: Specdec, prompt: str, **fields: Any) -> dict[str, Any]:
+        asked.update(fields, prompt=prompt)
+        return receipt(payload)
+
+    monkeypatch.setattr(Specdec, "run", run)
+    assert main(["run", PROMPT, "--k", "auto"]) == 0
+    assert asked == {"prompt": PROMPT, "k": "auto", "wait": None}
+    printed = rows(capsys.readouterr().out)
+    assert printed["steps"] == "n=50 of 50, k adaptive, up to 8 (MEASURED)"
+    assert printed["accepted rate"] == "UNAVAILABLE (drafts stop where a refusal is expected)"
+    assert printed["speedup, modeled"] == "UNAVAILABLE"
+
+
 def test_roadmap_run(capsys: Capture) -> None:
     """A run that could not be measured says why and what to do, and exits 0: it is an honest answer."""
     with serve(Answer(200, receipt(roadmap_payload()))) as service:
@@ -199,7 +220,7 @@ def test_run_options(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
             ["run", "\udcff"],
             "prompt must be a string of 1 to 16384 UTF-8 bytes without NUL or lone surrogates",
         ),
-        (["run", "x", "--k", "17"], "k must be an integer from 1 to 16"),
+        (["run", "x", "--k", "17"], 'k must be an integer from 1 to 16, or "auto"'),
         (["run", "x", "--temperature", "nan"], "temperature must be a number from 0 to 2"),
         (["run", "x", "--wait", "-1"], "wait must be a number of seconds from 0 to 3600"),
         (["run", "x", "--out", "/no/such/folder/file"], "--out must name a file in a folder that exists"),
@@ -230,9 +251,7 @@ def test_bad_input(argv: list[str], sentence: str, capsys: Capture) -> None:
     assert (captured.out, captured.err) == ("", f"specdec: {sentence}\n")
 
 
-@pytest.mark.parametrize(
-    "argv", [[], ["fly"], ["run"], ["run", "x", "--k", "four"], ["verify"], ["sweep"], ["pair"]]
-)
+@pytest.mark.parametrize("argv", [[], ["fly"], ["run"], ["run", "x", "--k", "four"], ["verify"], ["pair"]])
 def test_bad_usage(argv: list[str], capsys: Capture) -> None:
     """Bad usage prints the usage and exits with 2."""
     with pytest.raises(SystemExit) as ended:

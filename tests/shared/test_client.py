@@ -118,6 +118,48 @@ def test_run_without_following() -> None:
     assert len(service.requests) == 1
 
 
+BUSY = receipt(roadmap_payload(roadmap={"reason": "the tower's queue is full", "code": "BUSY"}))
+SOON = {"Retry-After": "0"}
+
+
+def test_patience() -> None:
+    """A patient run is asked for again while there is no room, said by 429 or by a ROADMAP, then followed as ever."""
+    answers = [
+        Answer(429, {"detail": "too many runs"}, SOON),
+        Answer(200, BUSY, SOON),
+        Answer(202, {**RUNNING, "prompt_salt": SALT}, {"Location": LOCATION, **SOON}),
+        Answer(200, DONE),
+    ]
+    with serve(*answers) as service, Specdec(service.url) as client:
+        assert client.run(PROMPT, patient=True) == {**DONE, "prompt_salt": SALT}
+    assert [request[0] for request in service.requests] == ["POST", "POST", "POST", "GET"]
+    assert all(request[2] == {"prompt": PROMPT} for request in service.requests[:3])
+
+
+def test_no_patience() -> None:
+    """Unless told to be patient, a run takes the first answer."""
+    with answering(answers_of((200, BUSY, SOON), (429, {"detail": "too many runs"}, SOON))) as client:
+        assert client.run(PROMPT) == BUSY
+        assert "answered 429: too many runs" in refused("HTTP_429", lambda: client.run(PROMPT))
+
+
+def test_patience_ends() -> None:
+    """Where room is promised only after the timeout, what the service said last is the answer."""
+    late = {"Retry-After": "60"}
+    answers = answers_of((200, BUSY, SOON), (200, BUSY, late), (429, {"detail": "too many runs"}, late))
+    with answering(answers) as client:
+        assert client.run(PROMPT, patient=True) == BUSY
+        sentence = refused("HTTP_429", lambda: client.run(PROMPT, patient=True))
+    assert sentence == "the service answered 429: too many runs"
+
+
+@pytest.mark.parametrize("payload", [{}, {"roadmap": 5}, {"roadmap": {"code": 5}}, 5], ids=str)
+def test_patience_with_odd_answers(payload: Any) -> None:
+    """What is no receipt is not asked for again but refused."""
+    with answering(answers_of((200, {"payload": payload}, SOON))) as client:
+        refused("BAD_RECEIPT", lambda: client.run(PROMPT, patient=True))
+
+
 def test_get_and_cancel() -> None:
     """A run is fetched and cancelled by its id; text that is no run id is not sent anywhere."""
     with serve(Answer(202, RUNNING, {"Location": LOCATION}), Answer(200, DONE)) as service:
@@ -229,7 +271,7 @@ def test_no_receipt(body: Any) -> None:
     ("prompt", "fields", "sentence"),
     [
         ("", {}, "prompt must be a string of 1 to 16384 UTF-8 bytes without NUL or lone surrogates"),
-        ("x", {"k": 17}, "k must be an integer from 1 to 16"),
+        ("x", {"k": 17}, 'k must be an integer from 1 to 16, or "auto"'),
         ("x", {"kk": 1}, "kk is not a known field"),
         ("x", {"wait": -1}, "wait must be a number of seconds from 0 to 3600"),
         ("x", {"wait": float("nan")}, "wait must be a number of seconds from 0 to 3600"),

@@ -1,0 +1,86 @@
+"""What the `specdec` commands share: their request options, how they read files and what they save of a receipt."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from shared.errors import SpecdecError
+from shared.models import one_line
+from shared.sweep import AUTO
+
+MAX_FILE: Final = 8 * 1024 * 1024  # bytes of a receipt, key or prompt file
+
+
+def _draft_length(text: str) -> int | str:
+    try:
+        return text if text == AUTO else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError("must be an integer, or auto") from None
+
+
+RUN_FIELDS: Final[dict[str, dict[str, Any]]] = {
+    "k": {
+        "type": _draft_length,
+        "help": "draft tokens per step, 1 to 16, or auto: the tower chooses for each step",
+    },
+    "n": {"type": int, "help": "draft-then-verify steps to measure, 1 to 500"},
+    "temperature": {"type": float, "help": "0 (greedy) to 2"},
+    "top_p": {"type": float, "help": "above 0, at most 1 (off)"},
+    "top_k": {"type": int, "help": "0 (off) to 1000"},
+    "seed": {"type": int, "help": "0 to 2^53-1"},
+    "chat": {"action": "store_true", "help": "apply the target's chat template"},
+    "ignore_eos": {"action": "store_true", "help": "go on past end-of-text"},
+    "include_output": {"action": "store_true", "help": "return the text beside the receipt"},
+}
+
+
+class InputError(SpecdecError):
+    """A file or an argument cannot be used."""
+
+
+def add_run_fields(parser: argparse.ArgumentParser, *left_out: str) -> None:
+    """Give the parser an option for each field of a run request but these."""
+    for field, options in RUN_FIELDS.items():
+        if field not in left_out:
+            parser.add_argument(f"--{field.replace('_', '-')}", default=None, **options)
+
+
+def run_fields(args: argparse.Namespace, *left_out: str) -> dict[str, Any]:
+    """The fields that were given on the command line."""
+    given = {name: getattr(args, name) for name in RUN_FIELDS if name not in left_out}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def read(name: str, limit: int) -> bytes:
+    """A file's bytes, or standard input's for `-`.
+
+    Raises:
+        InputError: If it cannot be read or is larger than `limit`.
+    """
+    try:
+        if name == "-":
+            data = sys.stdin.buffer.read(limit + 1)
+        else:
+            with Path(name).open("rb") as file:
+                data = file.read(limit + 1)
+    except (OSError, ValueError) as error:  # ValueError: a name with NUL
+        reason = error.strerror if isinstance(error, OSError) else "it is no file name"
+        what = "standard input" if name == "-" else one_line(name, 200)
+        raise InputError("BAD_INPUT", f"{what} cannot be read: {reason}") from None
+    if len(data) > limit:
+        raise InputError("BAD_INPUT", f"the input is larger than {limit} bytes")
+    return data
+
+
+def save_receipt(receipt: dict[str, Any], path: Path) -> None:
+    """Save what may be handed on: the receipt without salt and output.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    shareable = {name: value for name, value in receipt.items() if name not in ("prompt_salt", "output")}
+    path.write_text(json.dumps(shareable, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
