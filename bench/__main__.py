@@ -1,103 +1,123 @@
-"""`make bench`: acceptance and speed-up of the embedded pair for several k, on prose and code, to bench/results/.
+"""`make bench`: what is measured goes to bench/results/ as JSON and as a Markdown table, with command and machine.
 
-Each figure is a median over prompts of what one measured run reports: target-only time ÷ speculative time over the same
-tokens, from interleaved pairs in one process. Speculation must beat plain decoding with the same threads; both do worse
-when another program has the processors, so a row also counts the runs whose verdict was not valid.
+* `curve`: measured runs of the embedded pair over k, on prose and code (embedded.json, embedded.md)
+* `lengths`: every k and "auto" against plain decoding, and whether the calibration knew it (lengths.*)
+* `peer`: our loop against llama.cpp's own server, built and run like ours (peer.*)
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
-import statistics
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from agent import measure
-from agent.llama import system_info
-from agent.pairs import EMBEDDED, choose_pair
-from agent.settings import AgentSettings
-from shared.schemas import RunRequest
+from agent.llama import Context, Weights, system_info
+from agent.loaded import LoadedPair, best_threads, load_pair
+from agent.pairs import choose_pair
+from bench import curve, lengths, peer, tables, versus
+from bench.models import BenchPair, embedded, smollm2, smollm2_files, tokens
 
 RESULTS = Path(__file__).parent / "results"
-KS = (1, 2, 4, 6, 8)
-
-
-def rows(threads: int, prompts_per_domain: int, steps: int) -> list[dict[str, Any]]:
-    """Measures every k on the first prompts of each domain."""
-    pair = measure.load_pair(choose_pair(embedded=True), n_ctx=2048, threads=threads)
-    prompts = json.loads((EMBEDDED / "prompts.json").read_text(encoding="utf-8"))
-    table = []
-    for domain in ("prose", "code"):
-        chosen = [one["prompt"] for one in prompts if one["domain"] == domain][:prompts_per_domain]
-        for k in KS:
-            requests = [RunRequest(prompt=prompt, k=k, n=steps, ignore_eos=True) for prompt in chosen]
-            runs = [measure.run(pair, request.model_dump()).measurement for request in requests]
-            table.append({"domain": domain, "k": k, **summary(runs)})
-            print(markdown(table[-1:]).splitlines()[-1], flush=True)
-    pair.close()
-    return table
-
-
-def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Sums up the measurements of one k and domain: pooled acceptance, medians over prompts."""
-    accepted, refused = sum(m["accepted"] for m in runs), sum(m["rejections"] for m in runs)
-    timed = [m for m in runs if isinstance(m["speedup"], dict)]
-    return {
-        "runs": len(runs),
-        "accepted_rate": accepted / (accepted + refused),
-        "mean_accepted_len": sum(m["emitted"] for m in runs) / sum(m["n"] for m in runs),
-        "speculative_tokens_per_s": statistics.median(m["tokens_per_second"]["speculative"] for m in timed),
-        "target_only_tokens_per_s": statistics.median(m["tokens_per_second"]["target_only"] for m in timed),
-        "speedup": statistics.median(m["speedup"]["median"] for m in timed),
-        "speedup_least": min(m["speedup"]["median"] for m in timed),
-        "speedup_most": max(m["speedup"]["median"] for m in timed),
-        "lossless": sum(m["quality"]["identical_rate"] == 1.0 for m in runs),
-        "valid": sum(m["verdict"]["valid"] for m in runs),
-    }
-
-
-def markdown(table: list[dict[str, Any]]) -> str:
-    """Renders the rows as a Markdown table."""
-    lines = [
-        "| domain | k | runs | accepted rate | tokens a step | speculative t/s | target-only t/s | speed-up (range) "
-        "| lossless | valid |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {r['domain']} | {r['k']} | {r['runs']} | {r['accepted_rate']:.3f} | {r['mean_accepted_len']:.2f} "
-        f"| {r['speculative_tokens_per_s']:.0f} | {r['target_only_tokens_per_s']:.0f} "
-        f"| {r['speedup']:.2f} ({r['speedup_least']:.2f}–{r['speedup_most']:.2f}) "
-        f"| {r['lossless']}/{r['runs']} | {r['valid']}/{r['runs']} |"
-        for r in table
-    ]
-    return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measures and writes bench/results/embedded.{json,md}."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Benchmarks of the embedded pair.")
-    parser.add_argument("--threads", type=int, default=AgentSettings().threads)
-    parser.add_argument("--prompts", type=int, default=6, help="prompts per domain")
-    parser.add_argument("--steps", type=int, default=40)
+    """Measures the parts that are asked for."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Benchmarks, to bench/results/.")
+    parser.add_argument("part", nargs="?", choices=("curve", "lengths", "peer", "all"), default="all")
+    parser.add_argument("--threads", type=int, default=1, help="threads for every model (default: 1)")
+    parser.add_argument("--prompts", type=int, default=3, help="prompts per domain")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of `lengths` and `peer`")
+    parser.add_argument("--steps", type=int, default=40, help="steps of each run of `curve`")
+    parser.add_argument("--pair", choices=("embedded", "smollm2", "both"), default="both")
     options = parser.parse_args(argv)
-    table = rows(options.threads, options.prompts, options.steps)
-    command = (
-        f"python -m bench --threads {options.threads} --prompts {options.prompts} --steps {options.steps}"
+    RESULTS.mkdir(exist_ok=True)
+    if options.part in ("curve", "all"):
+        table = curve.rows(options.threads, options.prompts, options.steps)
+        _write("embedded", options, {"rows": table}, curve.markdown(table))
+    if options.part in ("lengths", "all"):
+        results = {pair.name: _lengths(pair, options) for pair in _pairs(options)}
+        _write("lengths", options, results, tables.lengths(results))
+    if options.part in ("peer", "all"):
+        binary = peer.server_binary()
+        compared = [
+            versus.compare(
+                pair,
+                binary,
+                k=k,
+                threads=options.threads,
+                count=256 if pair.name == "embedded" else 64,
+                rounds=options.rounds,
+            )
+            for pair in _pairs(options)
+            for k in (4, 6)
+        ]
+        plain = _plain_rates(options.threads) if options.pair != "embedded" else {}
+        result = {"compared": compared, "plain_smollm2": plain}
+        _write("peer", options, result, tables.peer(compared, plain))
+
+
+def _pairs(options: argparse.Namespace) -> list[BenchPair]:
+    pairs = [] if options.pair == "smollm2" else [embedded(options.prompts)]
+    if options.pair != "embedded":
+        pairs += [smollm2("q8_0", min(2, options.prompts)), smollm2("q4_1", min(2, options.prompts))]
+    return pairs
+
+
+def _lengths(pair: BenchPair, options: argparse.Namespace) -> dict[str, Any]:
+    print(pair.name, flush=True)
+    choice = choose_pair(draft=pair.draft, target=pair.target)
+    loaded: LoadedPair = load_pair(choice, n_ctx=1024, threads=options.threads)
+    count = 120 if pair.name == "embedded" else 48
+    result = lengths.measure(loaded, tokens(loaded.target_weights, pair), count, options.rounds)
+    loaded.close()
+    return result
+
+
+def _plain_rates(threads: int) -> dict[str, float]:
+    """Returns the tokens per second of SmolLM2 alone in each format."""
+    rates = {}
+    for name, path in sorted(smollm2_files().items()):
+        weights = Weights(path, name)
+        context = Context(weights, capacity=256, threads=threads)
+        rates[name] = best_threads(context, [threads])[threads]
+        context.close()
+        weights.close()
+    return rates
+
+
+def _write(name: str, options: argparse.Namespace, result: dict[str, Any], table: str) -> None:
+    chosen = (
+        f"--{name} {getattr(options, name)}" for name in ("threads", "prompts", "rounds", "steps", "pair")
     )
+    command = " ".join(["python -m bench", options.part, *chosen])
     about = {
         "command": command,
         "at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "machine": f"{platform.system()} {platform.machine()}, {options.threads} thread(s)",
+        "machine": f"{_processor()}, {os.cpu_count()} processors, {platform.system()} {platform.machine()}",
+        "load average": " ".join(f"{load:.2f}" for load in os.getloadavg()),
         "llama.cpp": system_info(),
+        "spin count": os.environ.get("GOMP_SPINCOUNT", "OpenMP's own"),
     }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "embedded.json").write_text(json.dumps({**about, "rows": table}, indent=1) + "\n")
-    lines = [f"{name}: {value}  " for name, value in about.items()]
-    (RESULTS / "embedded.md").write_text("\n".join(["# Embedded pair", "", *lines, "", markdown(table), ""]))
+    (RESULTS / f"{name}.json").write_text(json.dumps({**about, **result}, indent=1) + "\n", encoding="utf-8")
+    lines = [f"{what}: {value}  " for what, value in about.items()]
+    text = "\n".join([f"# {name.capitalize()}", "", *lines, "", table, ""])
+    (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
+    print(table)
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or "unknown processor"
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown"
+    )
 
 
 if __name__ == "__main__":
