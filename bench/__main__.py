@@ -2,6 +2,7 @@
 
 * `curve`: measured runs of the embedded pair over k, on prose and code (embedded.json, embedded.md)
 * `lengths`: every k and "auto" against plain decoding, and whether the calibration knew it (lengths.*)
+* `crosscheck`: our tokens and counts against llama.cpp's server's, prompt by prompt (crosscheck.*)
 * `peer`: our loop against llama.cpp's own server, built and run like ours (peer.*)
 """
 
@@ -19,7 +20,7 @@ from typing import Any
 from agent.llama import Context, Weights, system_info
 from agent.loaded import LoadedPair, best_threads, load_pair
 from agent.pairs import choose_pair
-from bench import curve, lengths, peer, tables, versus
+from bench import crosscheck, curve, lengths, peer, tables, versus
 from bench.models import BenchPair, embedded, smollm2, smollm2_files, tokens
 
 RESULTS = Path(__file__).parent / "results"
@@ -28,7 +29,9 @@ RESULTS = Path(__file__).parent / "results"
 def main(argv: Sequence[str] | None = None) -> None:
     """Measures the parts that are asked for."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Benchmarks, to bench/results/.")
-    parser.add_argument("part", nargs="?", choices=("curve", "lengths", "peer", "all"), default="all")
+    parser.add_argument(
+        "part", nargs="?", choices=("curve", "lengths", "crosscheck", "peer", "all"), default="all"
+    )
     parser.add_argument("--threads", type=int, default=1, help="threads for every model (default: 1)")
     parser.add_argument("--prompts", type=int, default=3, help="prompts per domain")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of `lengths` and `peer`")
@@ -42,6 +45,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.part in ("lengths", "all"):
         results = {pair.name: _lengths(pair, options) for pair in _pairs(options)}
         _write("lengths", options, results, tables.lengths(results))
+    if options.part in ("crosscheck", "all"):
+        checked = [
+            crosscheck.crosscheck(embedded(30), peer.server_binary(), k=k, threads=options.threads, count=64)
+            for k in (4, 6)
+        ]
+        _write("crosscheck", options, {"checked": checked}, tables.crosscheck(checked))
     if options.part in ("peer", "all"):
         binary = peer.server_binary()
         compared = [

@@ -112,7 +112,6 @@ class Server:
 
     url: str
     pid: int
-    log: Path
 
     def complete(self, prompt: str, count: int) -> dict[str, Any]:
         """Decodes `count` tokens greedily and returns the server's answer."""
@@ -134,12 +133,14 @@ class Server:
         """The process's largest resident set so far, in megabytes."""
         return peak_memory_mb(self.pid)
 
-    @property
-    def system_info(self) -> str:
-        """What the server's log says of its build and processor."""
-        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        found = next((line for line in lines if "system_info" in line), "")
-        return found.partition("system_info:")[2].strip() or "not in the server's log"
+
+def system_info(binary: Path) -> str:
+    """Returns what the server says of its build and processor; it says so on its way to a model that is not there."""
+    command = [str(binary), "-lv", "10", "-m", os.devnull]
+    environ = {**os.environ, "LD_LIBRARY_PATH": str(LIBRARIES)}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=START_S, check=False)
+    said = next((line for line in (done.stdout + done.stderr).splitlines() if "system_info" in line), "")
+    return said.partition("|")[2].strip().strip("|").strip() or "not told"
 
 
 def peak_memory_mb(pid: int) -> float:
@@ -172,7 +173,7 @@ def running(
             foreign = foreign_libraries(Path(f"/proc/{process.pid}/maps").read_text())
             if foreign:
                 raise PeerError(f"the server does not run on our libraries but on {', '.join(foreign)}")
-            yield Server(url, process.pid, log)
+            yield Server(url, process.pid)
         finally:
             process.kill()
             process.wait()

@@ -74,6 +74,20 @@ def peer(compared: list[dict[str, Any]], plain: dict[str, float]) -> str:
     return "\n".join(lines)
 
 
+def crosscheck(checked: list[dict[str, Any]]) -> str:
+    """Renders what `bench.crosscheck.crosscheck` returned."""
+    lines = [
+        "Greedy; tokens, drafted and accepted compared prompt by prompt with llama.cpp's server. A tie: two best "
+        "logits so close on the way that another width's rounding decides.",
+        "",
+        "| pair | k | tokens | prompts | equal | differ by a tie | unexplained |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    names = ("pair", "k", "tokens", "prompts", "equal", "explained_by_ties", "unexplained")
+    lines += ["| " + " | ".join(str(one[name]) for name in names) + " |" for one in checked]
+    return "\n".join(lines)
+
+
 def _ratio(ratio: dict[str, float]) -> str:
     return f"{ratio['median']:.2f} ({ratio['low']:.2f}–{ratio['high']:.2f})"
 

@@ -15,7 +15,7 @@ from agent.decode import Generation, begin, prefill, speculative_step, target_on
 from agent.llama import Context, Weights
 from agent.sampling import Greedy
 from bench.models import BenchPair
-from bench.peer import Server, peak_memory_mb, running
+from bench.peer import Server, peak_memory_mb, running, system_info
 from shared.estimators import median_interval
 
 CONTEXT = 1024
@@ -90,7 +90,7 @@ def compare(pair: BenchPair, binary: Any, *, k: int, threads: int, count: int, r
             "speedup_server": _ratio(rates["server"], rates["server_plain"]),
             "overhead": overhead(ours, pair, k, count),
             **agreement,
-            "server_system": drafting.system_info,
+            "server_system": system_info(binary),
             "peak_memory_mb": {"ours": peak_memory_mb(os.getpid()), "server": drafting.peak_memory_mb},
         }
     ours.close()
