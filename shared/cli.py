@@ -183,6 +183,7 @@ def _measured_rows(payload: dict[str, Any]) -> list[tuple[str, Any]]:
         rows.append(("accepted rate", f"{rate} ({labels.MEASURED}, 95 % interval {low:.4f} to {high:.4f})"))
     rows.append(("tokens per step", f"{payload['mean_accepted_len']} ({labels.MEASURED})"))
     rows.append(("speedup, modeled", _number(payload["speedup_modeled"], labels.MODELED)))
+    rows += _predicted_rows(m)
     if isinstance(speedup, dict):
         low, high = speedup["ci95"]
         detail = f"{labels.MEASURED}, 95 % interval {low:.4f} to {high:.4f}, {speedup['pairs']} pairs"
@@ -197,6 +198,22 @@ def _measured_rows(payload: dict[str, Any]) -> list[tuple[str, Any]]:
         rows.append(("energy", f"{labels.UNAVAILABLE} ({energy.get('reason') or energy['code']})"))
     rows.append(("output unchanged", payload["quality_delta"]["label"]))
     rows.append(("verdict", "valid" if verdict["valid"] else "not valid: " + ", ".join(verdict["reasons"])))
+    return rows
+
+
+def _predicted_rows(m: dict[str, Any]) -> list[tuple[str, Any]]:
+    """What measured costs predict; the receipt of an older tower has none."""
+    rows: list[tuple[str, Any]] = []
+    if m.get("speedup_predicted"):
+        rows.append(
+            (
+                "speedup, predicted",
+                f"{m['speedup_predicted']['value']:.4f} ({labels.MODELED}, measured costs)",
+            )
+        )
+    if m.get("recommended_k") is not None:
+        advice = "do not speculate" if m["recommended_k"] == 0 else f"k={m['recommended_k']}"
+        rows.append(("recommended", f"{advice} ({labels.MODELED})"))
     return rows
 
 
