@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.settings import AgentSettings, load_settings
+from agent.worker import options as worker_options
 from shared.settings import SettingsError
 
 WITH_TOKEN = {"SPECDEC_TOWER_TOKEN": "secret-token"}
@@ -98,20 +99,31 @@ def test_worker_command(tmp_path: Path) -> None:
     draft, target = (str(tmp_path / name) for name in ("d.gguf", "t.gguf"))
     for path in (draft, target):
         Path(path).touch()
-    settings = load_settings(["--draft", draft, "--target", target], {**WITH_TOKEN, "SPECDEC_THREADS": "3"})
-    command = settings.worker_command()
-    assert command == [
-        *(sys.executable, "-m", "agent.worker", "--draft", draft, "--target", target),
-        *("--context", "4096", "--threads", "3"),
-    ]
+    named = ["--draft", draft, "--target", target, "--state", str(tmp_path)]
+    command = [sys.executable, "-m", "agent.worker", "--draft", draft, "--target", target]
+    rest = ["--context", "4096", "--calibrations", str(tmp_path / "calibrations.json")]
+    with_threads = {**WITH_TOKEN, "SPECDEC_THREADS": "3"}
+    assert load_settings(named, with_threads).worker_command() == [*command, "--threads", "3", *rest]
+    assert load_settings(named, WITH_TOKEN).worker_command() == [*command, *rest]
     assert "--embedded" in load_settings(["--embedded"], WITH_TOKEN).worker_command()
 
 
-@pytest.mark.parametrize(("cpus", "threads"), [(1, 1), (2, 1), (16, 8)])
-def test_threads(monkeypatch: pytest.MonkeyPatch, cpus: int, threads: int) -> None:
-    """Half the CPUs decode, at least one."""
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cpus)))
-    assert load_settings([], WITH_TOKEN).threads == threads
+def test_the_worker_understands_its_command(tmp_path: Path) -> None:
+    """What the command line says arrives in the worker; threads that are not set are left to it."""
+    named = ["--embedded", "--state", str(tmp_path)]
+    for threads in (None, 3):
+        environ = WITH_TOKEN | ({"SPECDEC_THREADS": str(threads)} if threads else {})
+        given = worker_options(load_settings(named, environ).worker_command()[3:])
+        assert (given.embedded, given.context, given.threads) == (True, 4096, threads)
+        assert given.calibrations == tmp_path / "calibrations.json"
+
+
+def test_threads() -> None:
+    """Threads are tried out at each load unless a number is set."""
+    assert load_settings([], WITH_TOKEN).threads is None
+    assert load_settings([], {**WITH_TOKEN, "SPECDEC_THREADS": "2"}).threads == 2
+    with pytest.raises(SettingsError, match="SPECDEC_THREADS must be at least 1"):
+        load_settings([], {**WITH_TOKEN, "SPECDEC_THREADS": "0"})
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:

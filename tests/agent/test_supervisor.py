@@ -293,14 +293,21 @@ async def test_stderr(caplog: pytest.LogCaptureFixture) -> None:
     assert "zeppelin" not in caplog.text
 
 
-async def test_environment_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker does not inherit the agent's settings, of which the token is one."""
+@pytest.mark.parametrize(("given", "spins"), [(None, b"3000"), ("77", b"77")])
+async def test_environment_of_the_worker(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, spins: bytes
+) -> None:
+    """The worker does not inherit the agent's settings, of which the token is one; its threads spin shortly."""
     monkeypatch.setenv("SPECDEC_TOWER_TOKEN", "secret-token")
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    if given is not None:
+        monkeypatch.setenv("GOMP_SPINCOUNT", given)
     async with watched() as it:
         await it.supervisor.pair()
         with open(f"/proc/{it.pid()}/environ", "rb") as file:
             environ = file.read()
     assert b"PATH=" in environ and b"SPECDEC_TOWER_TOKEN" not in environ
+    assert b"GOMP_SPINCOUNT=" + spins in environ.split(b"\0")
 
 
 @pytest.mark.parametrize(
