@@ -11,8 +11,10 @@ import pytest
 from scipy import stats
 
 from agent import decode, sampling
-from agent.decode import CacheError, Generation, begin, prefill, speculative_step, target_only
+from agent.adaptive import Stopping
+from agent.decode import CacheError, DraftLength, Generation, begin, prefill, speculative_step, target_only
 from agent.sampling import Distribution, Greedy, Logits, Proposal, Rule, Sampled, Verdict, distribution, draw
+from shared.curve import StepCosts
 from shared.errors import SpecdecError
 from shared.estimators import Step, summarise
 from tests.agent.tables import Table, TableModel, near, random_table, sequence_law
@@ -32,17 +34,20 @@ def generate(
     steps: int,
     prompt: Sequence[int] = (0, 1),
     ends: Callable[[int], bool] = never,
+    length: DraftLength | None = None,
 ) -> Generation:
     """Runs up to `steps` steps after `prompt` and checks both caches after each."""
     for model in (draft, target):
         prefill(prompt, model, lambda done: None)
     run = begin(prompt, draft, target)
     while len(run.steps) < steps and run.stopped is None:
-        speculative_step(run, draft, target, rule, k, ends)
+        speculative_step(run, draft, target, rule, k, ends, length)
         committed = [*prompt, *run.tokens][:-1]
         assert target.cache == committed
         assert [*draft.cache, *run.unread] == [*prompt, *run.tokens]
-        assert len(run.unread) in (1, 2)
+        assert run.unread and run.pending == run.unread[-1]
+        if length is None and k > 0:
+            assert len(run.unread) in (1, 2)
     return run
 
 
@@ -214,6 +219,145 @@ def test_a_cache_that_does_not_roll_back_is_an_error() -> None:
         speculative_step(run, draft, target, Greedy(), 2, never)
 
 
+# --- draft lengths --------------------------------------------------------------------------------------------------
+
+
+class Told(DraftLength):
+    """A draft length that is told how many passes to make and tokens to keep, and checks how it is asked."""
+
+    def __init__(self, plan: Callable[[int], tuple[int, bool]]) -> None:
+        """Takes a plan: from a step's number to the tokens to propose, and whether a pass more comes to nothing."""
+        self.plan = plan
+        self.proposed: list[int] = []
+        self.passes: list[int] = []
+        self.learnt: list[tuple[int, bool, int]] = []
+        self._kept = self._made = 0
+        self._asked_row = False
+
+    def draft_another(self) -> bool:
+        """Goes on to the number planned, and one pass more if that is planned."""
+        assert not self._asked_row
+        keep, one_more = self.plan(len(self.learnt))
+        self._asked_row = self._kept < keep + one_more
+        self._made += self._asked_row
+        return self._asked_row
+
+    def worth_verifying(self, row: Logits) -> bool:
+        """Keeps as many as planned."""
+        assert self._asked_row and row.ndim == 1
+        self._asked_row = False
+        keep = self._kept < self.plan(len(self.learnt))[0]
+        self._kept += keep
+        return keep
+
+    def learn(self, accepted: int, rejected: bool, emitted: int) -> None:
+        """Notes the step."""
+        self.proposed.append(self._kept)
+        self.passes.append(self._made)
+        self.learnt.append((accepted, rejected, emitted))
+        self._kept = self._made = 0
+        self._asked_row = False
+
+
+def at_random(seed: int) -> Callable[[int], tuple[int, bool]]:
+    """Plans 0 to 6 tokens, in half of the steps with a pass that comes to nothing."""
+    rng = np.random.default_rng(seed)
+    plans = [(int(rng.integers(7)), bool(rng.integers(2))) for _ in range(60)]
+    return lambda step: plans[step]
+
+
+PLANS: dict[str, Callable[[int], tuple[int, bool]]] = {
+    "random": at_random(1),
+    "random again": at_random(2),
+    "never": lambda step: (0, False),
+    "always read, never propose": lambda step: (0, True),
+    "no limit": lambda step: (99, False),
+    "alternating": lambda step: (5 * (step % 2), step % 4 == 0),
+    "rarely": lambda step: (4 * (step % 7 == 6), False),
+}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_greedy_equals_target_only_at_any_draft_length(plan: str) -> None:
+    """However lengths are chosen, greedy output is the target's own, and counts and caches are right."""
+    for seed in range(30):
+        table = random_table(12, seed)
+        draft = TableModel(near(table, seed + 1000, noise=0.1 * (seed % 12)))
+        length = Told(PLANS[plan])
+        run = generate(draft, TableModel(table), Greedy(), k=5, steps=25, length=length)
+        alone = TableModel(table)
+        prefill((0, 1), alone, lambda done: None)
+        assert run.tokens == target_only((0, 1), alone, Greedy(), len(run.tokens))
+        wanted = [min(PLANS[plan](step)[0], 5) for step in range(25)]
+        assert length.proposed == [step.drafted for step in run.steps] == wanted
+        assert length.learnt == [(step.accepted, step.rejected, step.emitted) for step in run.steps]
+        assert summarise(run.steps, 5).emitted == len(run.tokens)
+        assert len(draft.passes) == 1 + sum(length.passes)
+
+
+def test_steps_without_the_draft_leave_it_unread_text() -> None:
+    """A draft that was not asked for some steps reads all it has missed in its next pass."""
+    table = chain(1, 2, 3, 4, 5, 6, 7, 0)
+    draft, target = TableModel(table), TableModel(table)
+    length = Told(lambda step: (2 if step in (4, 5) else 0, step in (2, 5)))
+    run = generate(draft, target, Greedy(), k=3, steps=7, length=length)
+    # The prompt's first token; the pass of step 2 reads three tokens and comes to nothing; step 4's first reads two;
+    # that of step 5 the last proposal and the bonus, and its third pass, read for nothing, keeps the cache level.
+    assert draft.passes == [1, 3, 2, 1, 2, 1, 1]
+    assert target.passes == [1, 1, 1, 1, 1, 3, 3, 1]
+    assert [step.drafted for step in run.steps] == [0, 0, 0, 0, 2, 2, 0]
+    assert [step.emitted for step in run.steps] == [1, 1, 1, 1, 3, 3, 1]
+
+
+def test_k_of_zero_never_asks_the_draft() -> None:
+    """At k = 0 each step emits one token of the target's own; the draft's cache stays where it was."""
+    table = random_table(12, 5)
+    draft, target = TableModel(random_table(12, 6)), TableModel(table)
+    run = generate(draft, target, Greedy(), k=0, steps=20)
+    assert run.steps == [Step(0, 0, False, 1)] * 20
+    assert (draft.passes, draft.cache, len(run.unread)) == ([1], [0], 21)
+    assert target.passes == [1] * 21
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_text_ends_at_any_draft_length(plan: str) -> None:
+    """A text ends where the target ends it, as a draft's token, a correction or the bonus, and nothing follows."""
+    for seed in range(10):
+        table = random_table(8, seed)
+        alone = TableModel(table)
+        prefill((0, 1), alone, lambda done: None)
+        plain = target_only((0, 1), alone, Greedy(), 40)
+        draft = TableModel(near(table, seed + 50, 0.3))
+        for end in set(plain):
+            run = generate(
+                draft,
+                TableModel(table),
+                Greedy(),
+                k=4,
+                steps=40,
+                ends=lambda token, end=end: token == end,  # type: ignore[misc]
+                length=Told(PLANS[plan]),
+            )
+            assert run.stopped == "end_of_text"
+            assert run.tokens == plain[: plain.index(end) + 1]
+            assert summarise(run.steps, 4).emitted == len(run.tokens)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_context_ends_at_any_draft_length(plan: str) -> None:
+    """No cache exceeds its capacity, and a run goes on until there is no room for a token and a draft of it."""
+    table = random_table(12, 3)
+    for capacity in range(3, 24):
+        draft = TableModel(near(table, 4, 0.3), capacity)
+        run = generate(draft, TableModel(table, capacity), Greedy(), k=4, steps=60, length=Told(PLANS[plan]))
+        assert run.stopped == "context"
+        assert len(run.steps) < 60
+        committed = 1 + len(run.tokens)
+        assert committed <= capacity
+        if all(step.drafted == 0 for step in run.steps):
+            assert committed == capacity - 1
+
+
 # --- sampling: the law of the output --------------------------------------------------------------------------------
 
 VOCAB, K, LENGTH, START = 4, 2, 3, 1
@@ -230,7 +374,12 @@ def test_power_of_the_law_test() -> None:
 
 
 def p_value(
-    make_rule: Callable[[int], Rule], table: Table, draft_table: Table, samples: int = SAMPLES
+    make_rule: Callable[[int], Rule],
+    table: Table,
+    draft_table: Table,
+    samples: int = SAMPLES,
+    step: Callable[..., None] = speculative_step,
+    make_length: Callable[[], DraftLength | None] = lambda: None,
 ) -> float:
     """Draws sequences of three tokens speculatively and returns the χ² p-value against their exact law.
 
@@ -239,6 +388,8 @@ def p_value(
         table: The target's logits.
         draft_table: The draft's logits.
         samples: Number of sequences.
+        step: Makes a step of at most K tokens.
+        make_length: Returns what stops the drafts of one sequence.
     """
     rows = np.stack([distribution(row, 1.0, 1.0, 0) for row in table])
     law = sequence_law(rows, START, LENGTH)
@@ -247,8 +398,9 @@ def p_value(
     rule = make_rule(2211)
     for _ in range(samples):
         run = begin((START,), draft, target)
+        length = make_length()
         while len(run.tokens) < LENGTH:
-            speculative_step(run, draft, target, rule, K, never)
+            step(run, draft, target, rule, K, never, length)
         seen[tuple(run.tokens[:LENGTH])] += 1
     observed = np.array([seen[sequence] for sequence in law])
     expected = samples * np.array(list(law.values()))
@@ -281,6 +433,73 @@ def test_cut_distributions_keep_the_targets_law() -> None:
     possible = expected > 0
     assert counts[~possible].sum() == 0
     assert stats.chisquare(counts[possible], SAMPLES * expected[possible]).pvalue > LEVEL
+
+
+COSTS = StepCosts(first=0.1, following=0.1, catch_up=0.0, verify=(1.0, 1.15, 1.5))
+"""Costs at which `Stopping` drafts 0, 1 or 2 tokens in many steps each over the tables above."""
+
+
+class Confident(DraftLength):
+    """Goes on while the draft's likeliest token leads the next by a margin; learns nothing."""
+
+    def draft_another(self) -> bool:
+        """Always looks."""
+        return True
+
+    def worth_verifying(self, row: Logits) -> bool:
+        """Looks at the lead of the likeliest token."""
+        second, first = np.sort(row)[-2:]
+        return bool(first - second > 0.5)
+
+    def learn(self, accepted: int, rejected: bool, emitted: int) -> None:
+        """Learns nothing."""
+
+
+def lasting_stopping() -> Callable[[], DraftLength]:
+    """Returns one and the same rule for all sequences, so that it learns from the ones before."""
+    one = Stopping(COSTS, 1.0, limit=2)
+    return lambda: one
+
+
+@pytest.mark.parametrize(
+    "make_length",
+    [lasting_stopping(), Confident, lambda: Told(PLANS["random"])],
+    ids=["stopping", "confident", "told"],
+)
+def test_stopped_drafts_keep_the_targets_law(make_length: Callable[[], DraftLength]) -> None:
+    """Drafts stopped by their confidence give the target's exact joint law (12,000 sequences, χ², level 1e-4)."""
+    drafted = Counter[int]()
+
+    def counted(run: Generation, *args: object) -> None:
+        speculative_step(run, *args)  # type: ignore[arg-type]
+        drafted[run.steps[-1].drafted] += 1
+
+    assert (
+        p_value(lambda seed: Sampled(1.0, 1.0, 0, seed), *tables(), step=counted, make_length=make_length)
+        > LEVEL
+    )
+    # The test means something only if lengths differ with what is drafted.
+    assert sum(count > SAMPLES / 20 for count in drafted.values()) >= 2
+
+
+def test_dropping_unlikely_tokens_once_drawn_breaks_the_law() -> None:
+    """The test above refuses a step that drops a drawn token because its own probability is low."""
+    source = inspect.getsource(speculative_step)
+    line = "reading = [proposals[-1].token]"
+    assert source.count(line) == 1
+    unlikely = "proposals[-1].q[proposals[-1].token] < 0.3"
+    space = dict(vars(decode))
+    exec(  # noqa: S102 - our own source
+        source.replace(
+            line,
+            f"{line}\n        if {unlikely}:\n            reading = []\n            proposals.pop()\n            break",
+        ),
+        space,
+    )
+    found = p_value(
+        lambda seed: Sampled(1.0, 1.0, 0, seed), *tables(), SAMPLES // 4, step=space["speculative_step"]
+    )
+    assert found < LEVEL
 
 
 class WrongQ(Sampled):
