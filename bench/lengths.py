@@ -174,10 +174,9 @@ def _auto(variants: list[dict[int | str, Variant]]) -> dict[str, Any]:
 
 
 def _recommended(results: list[tuple[dict[int | str, Variant], Calibration]]) -> dict[str, Any]:
-    """Compares the recommended k, from alpha at k = 4 and the measured costs, with the k measured best."""
-    steps = [step for v, _ in results for step in v[4].generation.steps]
-    counts = summarise(steps, 4)
-    alpha = accepted_rate(counts.accepted, counts.rejections) or 0.0
+    """Compares the recommended k, from alpha over all runs and the measured costs, with the k measured best."""
+    steps = [step for v, _ in results for k in KS if not isinstance(k, str) for step in v[k].generation.steps]
+    alpha = accepted_rate(sum(s.accepted for s in steps), sum(s.rejected for s in steps)) or 0.0
     curves = [predicted_curve(alpha, c.costs)[:9] for _, c in results]
     recommended = best_k([statistics.median(column) for column in zip(*curves, strict=True)])
     speed = {k: len(results) / sum(v[k].cost for v, _ in results) for k in KS if not isinstance(k, str)}
