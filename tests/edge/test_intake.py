@@ -104,9 +104,10 @@ def test_missing_prompt_is_422() -> None:
     assert assert_problem(EDGE.post({}), 422) == "prompt is required."
 
 
-def test_auto_k_is_refused_honestly() -> None:
-    """K "auto" is not there yet, and says so."""
-    assert "not offered yet" in assert_problem(EDGE.post({"prompt": PROMPT, "k": "auto"}), 422)
+def test_bad_k_is_told_of_both_kinds() -> None:
+    """A k that is refused is told that it may be a number or "auto"."""
+    detail = assert_problem(EDGE.post({"prompt": PROMPT, "k": "Auto"}), 422)
+    assert detail == 'k must be an integer from 1 to 16, or "auto".'
 
 
 def test_bad_base64_is_400() -> None:

@@ -278,11 +278,24 @@ def test_altered_elsewhere(path: str, value: Any, finding: str) -> None:
     assert any(sentence.startswith(finding) for sentence in found), found
 
 
-def test_altered_requests_k_is_named_alone() -> None:
-    """An adaptive k has no identities to check, so it is refused rather than believed."""
-    altered = alter(example_measurement(), "k_requested", lambda _: "auto")
-    assert check_measurement(Measurement.model_validate(altered)) == [
-        "k_requested differs from k, and only runs at a fixed k can be checked"
+def test_a_fixed_run_that_claims_an_automatic_k() -> None:
+    """A run of fixed length passed off as adaptive lacks the list of steps, and has what only a fixed k can have."""
+    only_asked = alter(example_measurement(), "k_requested", lambda _: "auto")
+    null_rate = "accepted_rate must be null when drafts were stopped by confidence"
+    null_rest = "iid, speedup_predicted and residuals must be null when the draft length varied"
+    assert check_measurement(Measurement.model_validate(only_asked)) == [
+        "mode must be adaptive exactly when k_requested is auto",
+        null_rate,
+        null_rest,
+    ]
+    assert check_measurement(Measurement.model_validate({**only_asked, "mode": "adaptive"})) == [
+        "per_step is missing, and an adaptive run cannot be checked without",
+        null_rate,
+        null_rest,
+    ]
+    only_mode = alter(example_measurement(), "mode", lambda _: "adaptive")
+    assert check_measurement(Measurement.model_validate(only_mode)) == [
+        "mode must be adaptive exactly when k_requested is auto"
     ]
 
 

@@ -57,7 +57,7 @@ def test_numbers_are_normalised() -> None:
     assert repr(RunRequest.model_validate({"prompt": "x", "temperature": 0}).temperature) == "0.0"
 
 
-K_RULE = "k must be an integer from 1 to 16"
+K_RULE = 'k must be an integer from 1 to 16, or "auto"'
 SEED_RULE = "seed must be an integer from 0 to 9007199254740991"
 
 
@@ -117,7 +117,7 @@ def test_problems_lists_all() -> None:
         RunRequest.model_validate({"k": 0, "chat": 1})
     assert problems(refused.value) == [
         ("prompt", "is required"),
-        ("k", "must be an integer from 1 to 16"),
+        ("k", 'must be an integer from 1 to 16, or "auto"'),
         ("chat", "must be true or false"),
     ]
 

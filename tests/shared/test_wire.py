@@ -192,7 +192,7 @@ def test_bad_request_in_a_frame() -> None:
     """A run frame's request is held to the same rules as an HTTP body, and its prompt is not repeated."""
     frame = next(frame for frame in WIRE["client"] if frame["type"] == "run")
     bad = {**frame, "request": {**frame["request"], "prompt": "secret", "k": 99}}
-    with pytest.raises(WireError, match="^run.request.k must be an integer from 1 to 16$"):
+    with pytest.raises(WireError, match='^run.request.k must be an integer from 1 to 16, or "auto"$'):
         parse_client_frame(json.dumps(bad))
 
 
