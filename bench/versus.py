@@ -100,7 +100,8 @@ def compare(pair: BenchPair, binary: Any, *, k: int, threads: int, count: int, r
 def _rate(way: str, ours: Ours, drafting: Server, plain: Server, text: str, k: int, count: int) -> float:
     if way.startswith("server"):
         timings = (drafting if way == "server" else plain).complete(text, count)["timings"]
-        return float(timings["predicted_per_second"])
+        # The first token is the prompt's own pass's: the server counts it, and starts its clock after it.
+        return 1000 * (float(timings["predicted_n"]) - 1) / float(timings["predicted_ms"])
     began = time.perf_counter()
     tokens = ours.speculative(k, count).tokens if way == "ours" else ours.plain(count)
     return len(tokens) / (time.perf_counter() - began)
