@@ -298,6 +298,8 @@ class _Run:
         else:
             alpha = rate = accepted_rate(counts.accepted, counts.rejections)
             interval = accepted_rate_ci95(counts.accepted, counts.rejections)
+        # What was judged after the end of the text does not count as examined.
+        examined = [step[: s.accepted + s.rejected] for step, s in zip(betas, first.steps, strict=False)]
         predicted = prediction(calibration, counts, first.steps, timed, alpha, adaptive=self.adaptive)
         self._doubt(predicted["residuals"])
         return {
@@ -324,7 +326,7 @@ class _Run:
                 "accepted": [step.accepted for step in first.steps],
             },
             "iid": None if self.adaptive else iid_block(first.steps),
-            "sum_min": None if self.greedy else sum_min_block(betas, counts.accepted),
+            "sum_min": None if self.greedy else sum_min_block(examined, counts.accepted),
             "alpha": None if fixed is None else alpha_block(fixed),
             **predicted,
             "tokens_per_second": {

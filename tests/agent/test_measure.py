@@ -478,7 +478,6 @@ def test_costs_that_did_not_hold_are_forgotten(ratio: float, kept: bool) -> None
     assert (pair.calibrations.get(one.calibration_key) is not None) == kept
 
 
-@pytest.mark.xfail(reason="sum_min also counts what was judged after the end of the text")
 def test_end_of_text_inside_a_sampled_draft() -> None:
     """When a sampled draft runs past the end of the text, only what was examined before the end is counted."""
     table = np.full((VOCAB, VOCAB), -9, np.float32)
