@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from agent.sampling import Greedy, Proposal, Sampled, distribution, draw, residual, rule_for
+from agent.decode import begin, speculative_step
+from agent.sampling import (
+    Greedy,
+    Logits,
+    Proposal,
+    Sampled,
+    Verdict,
+    distribution,
+    draw,
+    residual,
+    rule_for,
+)
+from shared.intervals import martingale_z
+from tests.agent.tables import TableModel, near, random_table
 
 LOGITS = np.log(np.array([0.1, 0.4, 0.2, 0.3], dtype=np.float32))
 
@@ -145,3 +160,109 @@ def test_a_sampled_proposal_needs_its_distribution() -> None:
     """Judging a proposal without q is refused rather than guessed."""
     with pytest.raises(TypeError):
         sampled(0.5).judge([Proposal(0, None)], np.stack([LOGITS, LOGITS]))
+
+
+# --- chances of acceptance ------------------------------------------------------------------------------------------
+
+
+def test_betas_by_hand() -> None:
+    """The chance of acceptance, sum(min(p, q)), is noted for each examined position and for no other, step by step."""
+    rule = sampled(0.9, 0.5, 0.1, 0.2, 0.5, 0.3)
+    rule.betas = []
+    q = np.array([0.2, 0.8, 0.0, 0.0])  # with p = (0.1, 0.4, 0.2, 0.3): 0.1 + 0.4
+    other = np.array([0.0, 0.0, 0.5, 0.5])  # 0.2 + 0.3
+    near_p = np.array([0.1, 0.5, 0.1, 0.3])  # 0.1 + 0.4 + 0.1 + 0.3
+    rows = np.stack([LOGITS] * 3)
+    assert rule.judge([Proposal(1, q), Proposal(2, other)], rows).accepted == 0  # 0.9 * 0.8 > 0.4
+    assert rule.judge([Proposal(3, near_p), Proposal(2, other)], rows).accepted == 2
+    assert rule.judge([], rows[:1]).accepted == 0
+    assert [len(step) for step in rule.betas] == [1, 2, 0]
+    assert [beta for step in rule.betas for beta in step] == pytest.approx([0.5, 0.9, 0.5], abs=1e-7)
+
+
+def test_betas_are_of_the_processed_distributions() -> None:
+    """The chance is that under the cuts that tokens are drawn with: where top_k leaves nothing in common it is 0."""
+    rule = Sampled(1.0, 1.0, 1, seed=0)
+    rule.betas = []
+    draft = np.log(np.array([0.3, 0.2, 0.4, 0.1], np.float32))
+    assert rule.judge([rule.propose(draft)], np.stack([LOGITS] * 2)) == (0, 1)
+    assert rule.betas == [[0.0]]
+
+
+def test_noting_betas_changes_no_draw() -> None:
+    """A rule that notes chances draws the same tokens as one that does not."""
+    assert run_long(Sampled(0.8, 0.95, 10, 3), 50)[0] == run_long(noting(Sampled(0.8, 0.95, 10, 3)), 50)[0]
+
+
+class Forgiving(Sampled):
+    """Lets one in ten refused proposals through."""
+
+    def judge(self, proposals: Sequence[Proposal], rows: Logits) -> Verdict:
+        """Judges leniently."""
+        accepted, token = super().judge(proposals, rows)
+        return Verdict(accepted + (accepted < len(proposals) and self._rng.random() < 0.1), token)
+
+
+class Strict(Sampled):
+    """Refuses the last accepted proposal of one step in three."""
+
+    def judge(self, proposals: Sequence[Proposal], rows: Logits) -> Verdict:
+        """Judges too hard."""
+        accepted, token = super().judge(proposals, rows)
+        if accepted and self._rng.random() < 1 / 3:
+            assert self.betas is not None
+            del self.betas[-1][accepted:]
+            accepted -= 1
+        return Verdict(accepted, token)
+
+
+class Unscaled(Sampled):
+    """Accepts with probability p(x), as if q had been forgotten."""
+
+    def judge(self, proposals: Sequence[Proposal], rows: Logits) -> Verdict:
+        """Judges by a q of 1 at each proposal; the chances noted stay those of the q that was drawn from."""
+        assert self.betas is not None
+        betas = []
+        for (_, q), row in zip(proposals, rows, strict=False):
+            assert q is not None
+            betas.append(float(np.minimum(self.distribution(row), q).sum()))
+        verdict = super().judge([Proposal(token, np.ones_like(q)) for token, q in proposals], rows)
+        self.betas[-1] = betas[: verdict.accepted + 1]
+        return verdict
+
+
+def noting(rule: Sampled) -> Sampled:
+    """Has a rule note its chances of acceptance."""
+    rule.betas = []
+    return rule
+
+
+def run_long(rule: Sampled, steps: int) -> tuple[list[int], int]:
+    """Decodes over random tables; returns the tokens and how many were accepted."""
+    table = random_table(20, 1)
+    draft, target = TableModel(near(table, 2, 0.8)), TableModel(table)
+    run = begin((0,), draft, target)
+    for _ in range(steps):
+        speculative_step(run, draft, target, rule, 4, lambda token: False)
+    return run.tokens, sum(step.accepted for step in run.steps)
+
+
+def z_of(rule: Sampled) -> float:
+    """Returns by how many standard deviations acceptance differs from what 3,000 steps' betas promise."""
+    accepted = run_long(noting(rule), 3000)[1]
+    assert rule.betas is not None
+    z = martingale_z(accepted, [beta for step in rule.betas for beta in step])
+    assert z is not None
+    return z
+
+
+@pytest.mark.parametrize(("temperature", "top_p", "top_k"), [(1.0, 1.0, 0), (0.7, 0.9, 8)])
+def test_as_many_are_accepted_as_the_betas_promise(temperature: float, top_p: float, top_k: int) -> None:
+    """Over 3,000 steps the accepted tokens are within 4 standard deviations of the sum of their chances."""
+    assert abs(z_of(Sampled(temperature, top_p, top_k, 11))) < 4
+
+
+@pytest.mark.parametrize("broken", [Forgiving, Strict, Unscaled])
+def test_betas_betray_a_broken_rule(broken: type[Sampled]) -> None:
+    """A rule that accepts too much or too little is more than 4 standard deviations off."""
+    assert abs(z_of(broken(1.0, 1.0, 0, 11))) > 4
