@@ -18,7 +18,7 @@ from shared.estimators import (
     unconditional_acceptance,
 )
 from shared.iid import iid_test
-from shared.schemas import Calibration, Measurement
+from shared.schemas import Calibration, DraftCosts, Measurement
 
 
 def steps_of(m: Measurement) -> list[Step] | None:
@@ -58,6 +58,8 @@ def check_steps(m: Measurement) -> list[str]:
     for name in ("drafted", "accepted", "rejections", "emitted"):
         if getattr(m, name) != getattr(counts, name):
             findings.append(f"{name} is not what per_step gives")
+    if m.accepted + m.n - m.emitted == 1 and m.stopped != "end_of_text":
+        findings.append("emitted is one short of what per_step gives, and stopped is not end_of_text")
     if tuple(m.acceptance_histogram) != counts.acceptance_histogram:
         findings.append("acceptance_histogram is not what per_step gives")
     if not _close_lists(m.conditional_acceptance, counts.conditional):
@@ -120,6 +122,7 @@ def _predictions(m: Measurement, alpha: float | None) -> list[str]:
     parts = calibration.draft
     if not _close(calibration.cost_ratio, costs.cost_ratio(parts.k, parts.after_full_acceptance)):
         findings.append("calibration.cost_ratio is not what calibration.draft gives")
+    findings += _draft_pattern(m, parts, alpha)
     if not math.isclose(calibration.verify_cost[0], 1.0):
         findings.append("calibration.verify_cost must begin with 1")
     if m.predicted_curve is not None:
@@ -129,6 +132,21 @@ def _predictions(m: Measurement, alpha: float | None) -> list[str]:
         elif m.recommended_k != best_k(expected):
             findings.append("recommended_k is not the best k of predicted_curve")
     return findings + _residuals(m, costs)
+
+
+def _draft_pattern(m: Measurement, parts: DraftCosts, alpha: float | None) -> list[str]:
+    """Compares k and the share of fully accepted steps, which c is for, with the run's own, or the model's."""
+    findings = []
+    if m.mode == "adaptive":
+        share: float | None = (alpha or 0.0) ** parts.k
+    else:
+        steps = steps_of(m)
+        share = None if steps is None else after_full_acceptance(steps)
+        if parts.k != m.k:
+            findings.append("calibration.draft.k is not k")
+    if share is not None and not _close(parts.after_full_acceptance, share):
+        findings.append("calibration.draft.after_full_acceptance is not what per_step or alpha gives")
+    return findings
 
 
 def _costs(calibration: Calibration | None) -> StepCosts | None:
@@ -144,7 +162,7 @@ def _residuals(m: Measurement, costs: StepCosts) -> list[str]:
     if m.residuals is None:
         return []
     steps, cost, tokens = steps_of(m), m.residuals.cost, m.residuals.tokens
-    if m.accepted_rate is None or steps is None or m.k > costs.max_k or not m.n:
+    if m.accepted_rate is None or steps is None or m.k > costs.max_k or not m.emitted:
         return ["residuals have no alpha, steps or costs behind them"]
     findings = []
     if not _close(cost.predicted, costs.step(m.k, after_full_acceptance(steps))):
@@ -155,7 +173,7 @@ def _residuals(m: Measurement, costs: StepCosts) -> list[str]:
         else:
             unit = statistics.median(m.timing.target_only_s) / m.emitted
             step = statistics.median(m.timing.speculative_s) / m.n
-            if not _close(cost.measured, step / unit):
+            if not unit or not _close(cost.measured, step / unit):  # a unit may be too small for a float
                 findings.append("residuals.cost.measured is not what timing gives")
     ratio = None if cost.measured is None else cost.predicted / cost.measured
     if not _close(cost.ratio, ratio):
