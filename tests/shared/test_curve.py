@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 
 from shared.curve import (
     CurveError,
+    StepCosts,
     accounting_modeled,
+    best_k,
     expected_speedup,
     expected_tokens,
     optimal_k,
+    predicted_curve,
     predicted_speedup,
 )
 from tests.shared.build import golden
@@ -121,3 +124,117 @@ def test_out_of_range(arguments: Any, sentence: str) -> None:
     with pytest.raises(CurveError) as refused:
         expected_speedup(*arguments)
     assert str(refused.value) == sentence
+
+
+COSTS = StepCosts(
+    first=0.5, following=0.125, catch_up=0.25, verify=(1.0, 1.125, 1.25, 1.5, 2.0), warming=(0.375, 0.25)
+)
+
+
+@pytest.mark.parametrize(
+    ("k", "drafting"),
+    [
+        (0, 0.0),
+        (1, 0.5),  # the first pass
+        (2, 0.875),  # and one that warms up
+        (3, 1.125),  # and another
+        (4, 1.25),  # and a settled one
+        (9, 1.875),  # and five more
+    ],
+)
+def test_step_costs_by_hand(k: int, drafting: float) -> None:
+    """A draft costs its first pass, as many warming ones as it has, settled ones, and now and then a longer first."""
+    assert COSTS.draft(k, 0.0) == drafting
+    assert COSTS.draft(k, 0.5) == drafting + (0.125 if k else 0.0)
+    if k:
+        assert COSTS.cost_ratio(k, 0.5) == (drafting + 0.125) / k
+    if k <= COSTS.max_k:
+        assert COSTS.step(k, 0.5) == COSTS.draft(k, 0.5) + (1.0, 1.125, 1.25, 1.5, 2.0)[k]
+
+
+def test_step_costs_without_warming() -> None:
+    """Passes after the first all cost the same when none is told to warm up."""
+    costs = StepCosts(0.5, 0.125, 0.25, (1.0, 1.5, 1.75))
+    assert [costs.draft(k, 1.0) for k in range(4)] == [0.0, 0.75, 0.875, 1.0]
+    assert (costs.max_k, costs.step(2, 1.0)) == (2, 2.625)
+
+
+def test_more_warming_than_passes() -> None:
+    """Warming passes beyond the draft's length are not made and cost nothing."""
+    costs = StepCosts(0.5, 0.0, 0.0, (1.0,) * 17, warming=(0.25,) * 16)
+    assert [costs.draft(k, 0.0) for k in (1, 2, 3, 17, 19)] == [0.5, 0.75, 1.0, 4.5, 4.5]
+
+
+@pytest.mark.parametrize("k", [-1, 5, 64, 65, True, 2.0])
+def test_step_costs_that_were_not_measured(k: Any) -> None:
+    """A step whose verifying pass was not measured, or of no length, has no cost."""
+    with pytest.raises(CurveError) as refused:
+        COSTS.step(k, 0.0)
+    assert refused.value.code == ("NO_VERIFY_COST" if k in (5, 64) else "BAD_K")
+
+
+def test_predicted_curve_by_hand() -> None:
+    """The curve is E[tokens] over the step's cost, a share alpha^k of the first passes being longer; 1 without."""
+    assert predicted_curve(0.5, COSTS) == [
+        1.0,
+        1.5 / (0.5 + 0.125 + 1.125),
+        1.75 / (0.875 + 0.0625 + 1.25),
+        1.875 / (1.125 + 0.03125 + 1.5),
+        1.9375 / (1.25 + 0.015625 + 2.0),
+    ]
+    assert predicted_curve(0.0, COSTS) == [1.0, 1 / 1.625, 1 / 2.125, 1 / 2.625, 1 / 3.25]
+    assert predicted_curve(1.0, COSTS)[4] == 5 / 3.5
+    assert predicted_curve(1.0, StepCosts(0.0, 0.0, 0.0, (1.0,))) == [1.0]
+
+
+@given(
+    st.floats(0, 1),
+    st.floats(0, 10),
+    st.lists(st.floats(0.01, 100), min_size=1, max_size=65),
+)
+def test_predicted_curve_is_the_theorem(alpha: float, cost: float, verify: list[float]) -> None:
+    """Where all draft passes cost the same the curve is that of Theorem 3.8."""
+    curve = predicted_curve(alpha, StepCosts(cost, cost, 0.0, tuple(verify)))
+    assert len(curve) == len(verify)
+    assert curve[0] == 1.0
+    for k in range(1, len(verify)):
+        assert math.isclose(curve[k], expected_speedup(alpha, k, cost, verify[k]), rel_tol=1e-12)
+
+
+@given(st.floats(0, 1), st.lists(st.floats(0, 10), max_size=16), st.floats(0, 10), st.integers(1, 64))
+def test_warming_only_moves_costs(alpha: float, warming: list[float], following: float, k: int) -> None:
+    """Warming passes stand in the place of following ones: as dear as those, they change nothing."""
+    plain = StepCosts(0.3, following, 0.1, (1.0,) * 65)
+    same = StepCosts(0.3, following, 0.1, (1.0,) * 65, (following,) * len(warming))
+    assert math.isclose(same.draft(k, alpha), plain.draft(k, alpha), rel_tol=1e-12)
+    warm = StepCosts(0.3, following, 0.1, (1.0,) * 65, tuple(warming))
+    extra = sum(cost - following for cost in warming[: k - 1])
+    assert math.isclose(warm.draft(k, alpha), plain.draft(k, alpha) + extra, rel_tol=1e-9, abs_tol=1e-9)
+
+
+@pytest.mark.parametrize("alpha", [-0.1, 1.1, math.nan])
+def test_predicted_curve_of_no_probability(alpha: float) -> None:
+    """An alpha that is no probability has no curve."""
+    with pytest.raises(CurveError, match="^alpha must be a number from 0 to 1$"):
+        predicted_curve(alpha, COSTS)
+
+
+def test_predicted_curve_beyond_the_longest_draft() -> None:
+    """Costs that reach further than any k are refused, not cut."""
+    with pytest.raises(CurveError, match="^k must be an integer from 0 to 64$"):
+        predicted_curve(0.5, StepCosts(0.1, 0.1, 0.0, (1.0,) * 66))
+
+
+@pytest.mark.parametrize(
+    ("curve", "best"),
+    [([1.0], 0), ([1.0, 1.0], 0), ([1.0, 1.5, 1.5, 1.2], 1), ([1.0, 0.9, 1.1], 2), ([1.0, 0.5], 0)],
+)
+def test_best_k(curve: list[float], best: int) -> None:
+    """The best k is the highest entry's, on a tie the smallest, 0 where no draft pays."""
+    assert best_k(curve) == best
+
+
+def test_best_k_of_nothing() -> None:
+    """An empty curve has no best k."""
+    with pytest.raises(ValueError, match="empty"):
+        best_k([])

@@ -16,6 +16,7 @@ from shared.estimators import (
     Step,
     accepted_rate,
     accepted_rate_ci95,
+    after_full_acceptance,
     draft_acceptance_rate,
     mean_accepted_len,
     median_interval,
@@ -195,3 +196,34 @@ def test_median_of_no_number(bad: float) -> None:
     """A sample that is not finite is refused, not sorted somewhere."""
     with pytest.raises(EstimatorError, match="not finite"):
         median_interval([1.0] * 6 + [bad])
+
+
+FULL, PART, NONE = Step(2, 2, False, 3), Step(2, 1, True, 2), Step(2, 0, True, 1)
+
+
+@pytest.mark.parametrize(
+    ("steps", "share"),
+    [
+        ([], 0.0),
+        ([FULL], 0.0),  # nothing follows it
+        ([FULL, NONE], 1 / 2),
+        ([NONE, FULL], 0.0),
+        ([FULL, FULL, FULL], 2 / 3),
+        ([PART, FULL, NONE, FULL, PART], 2 / 5),
+        ([Step(0, 0, False, 1)] * 3, 0.0),  # nothing was drafted, so nothing was accepted in full
+        ([Step(1, 1, False, 2), Step(2, 2, False, 2)], 1 / 2),
+        ([Step(5, 5, False, 6), Step(0, 0, False, 1), PART], 1 / 3),
+    ],
+)
+def test_after_full_acceptance(steps: list[Step], share: float) -> None:
+    """It is the share of all steps that have a fully accepted, non-empty draft right before them."""
+    assert after_full_acceptance(steps) == share
+    assert after_full_acceptance(tuple(steps)) == share
+
+
+@given(runs())
+def test_after_full_acceptance_counts_pairs(run: tuple[int, int, str | None, list[Step]]) -> None:
+    """For any run it counts the neighbours of which the first was accepted in full, over all steps."""
+    steps = run[3]
+    follow = sum(1 for i in range(1, len(steps)) if 0 < steps[i - 1].drafted == steps[i - 1].accepted)
+    assert after_full_acceptance(steps) == follow / len(steps)
