@@ -1,9 +1,9 @@
 """`make bench`: what is measured goes to bench/results/ as JSON and as a Markdown table, with command and machine.
 
 * `curve`: measured runs of the embedded pair over k, on prose and code (embedded.json, embedded.md)
-* `lengths`: every k and "auto" against plain decoding, and whether the calibration knew it (lengths.*)
+* `lengths`: every k and "auto" against plain decoding, and whether the calibration knew it (lengths-PAIR.*)
 * `crosscheck`: our tokens and counts against llama.cpp's server's, prompt by prompt (crosscheck.*)
-* `peer`: our loop against llama.cpp's own server, built and run like ours (peer.*)
+* `peer`: our loop against llama.cpp's own server, built and run like ours (peer-PAIR.*)
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         _write("embedded", options, {"rows": table}, curve.markdown(table))
     if options.part in ("lengths", "all"):
         results = {pair.name: _lengths(pair, options) for pair in _pairs(options)}
-        _write("lengths", options, results, tables.lengths(results))
+        _write(f"lengths-{options.pair}", options, results, tables.lengths(results))
     if options.part in ("crosscheck", "all"):
         checked = [
             crosscheck.crosscheck(embedded(30), peer.server_binary(), k=k, threads=options.threads, count=64)
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ]
         plain = _plain_rates(options.threads) if options.pair != "embedded" else {}
         result = {"compared": compared, "plain_smollm2": plain}
-        _write("peer", options, result, tables.peer(compared, plain))
+        _write(f"peer-{options.pair}", options, result, tables.peer(compared, plain))
 
 
 def _pairs(options: argparse.Namespace) -> list[BenchPair]:
