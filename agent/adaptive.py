@@ -32,6 +32,9 @@ from shared.curve import StepCosts, best_k, predicted_curve
 OFFSET, SLOPE = 2.0, 0.7
 """The logistic curve from confidence to chance at the start of a text."""
 
+TYPICAL_ALPHA, TYPICAL_RATE = 0.8, 1.3
+"""Rate of acceptance and tokens per unit of cost that a text is begun with if nothing is known of it."""
+
 LEARNING_RATE = 0.2
 """Step of the offset along the log-likelihood's gradient, per examined token."""
 
@@ -66,21 +69,32 @@ class Stopping:
         limit: Most tokens to draft in a step.
     """
 
-    def __init__(self, costs: StepCosts, temperature: float, limit: int | None = None) -> None:
+    def __init__(
+        self,
+        costs: StepCosts,
+        temperature: float,
+        limit: int | None = None,
+        alpha: float | None = None,
+    ) -> None:
         """Starts afresh.
 
         Args:
             costs: What calibration has measured.
             temperature: That of the run; confidence is read at it, or at 1 when greedy.
             limit: Most tokens to draft; by default `longest_draft`.
+            alpha: Rate of acceptance to begin with, if steps of a fixed length have shown one.
         """
         self.limit = longest_draft(costs) if limit is None else limit
         self._costs = costs
         self._drafting = [costs.draft(passes, 0.0) for passes in range(self.limit + 1)]
         self._temperature = temperature or 1.0
         self._offset, self._slope = OFFSET, SLOPE
-        self._accepted = 0.8
-        self._tokens, self._cost = 1.3 * PRIOR_COST, PRIOR_COST
+        self._accepted = TYPICAL_ALPHA
+        self._tokens, self._cost = TYPICAL_RATE * PRIOR_COST, PRIOR_COST
+        if alpha is not None:
+            self._accepted = min(max(alpha, 1 - HOPE), HOPE)
+            self._offset += _logit(self._accepted) - _logit(TYPICAL_ALPHA)
+            self._tokens = max(predicted_curve(self._accepted, costs)) * PRIOR_COST
         self._idle_steps = 0
         self._begin()
 
@@ -165,3 +179,7 @@ class Stopping:
             drafting = self._drafting[drafted + h] - done
             best = min(best, rate * (drafting + costs.verify[drafted + h] - known) / tokens)
         return best
+
+
+def _logit(chance: float) -> float:
+    return math.log(chance / (1.0 - chance))

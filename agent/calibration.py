@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import statistics
 import time
@@ -231,7 +232,7 @@ class CalibrationStore:
             try:
                 stored = json.loads(path.read_text(encoding="utf-8"))
                 self._known = {key: _from_json(value) for key, value in stored.items()}
-            except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 self._known = {}
 
     @staticmethod
@@ -242,12 +243,12 @@ class CalibrationStore:
     def get(self, key: str) -> Calibration | None:
         """Returns a calibration that is not stale."""
         found = self._known.get(key)
-        age = self._clock() - found.measured_unix if found else 0.0
-        return found if 0 <= age < STALE_S else None
+        return found if found and self._is_fresh(found) else None
 
     def put(self, key: str, calibration: Calibration) -> None:
-        """Remembers a calibration, unless other work disturbed it."""
+        """Remembers a calibration, unless other work disturbed it; drops those that are stale."""
         if calibration.quiet:
+            self._known = {name: one for name, one in self._known.items() if self._is_fresh(one)}
             self._known[key] = calibration
             self._save()
 
@@ -255,6 +256,9 @@ class CalibrationStore:
         """Has a calibration measured anew next time."""
         if self._known.pop(key, None) is not None:
             self._save()
+
+    def _is_fresh(self, calibration: Calibration) -> bool:
+        return 0 <= self._clock() - calibration.measured_unix < STALE_S
 
     def _save(self) -> None:
         if self._path is None:
@@ -269,6 +273,24 @@ class CalibrationStore:
 
 
 def _from_json(value: dict[str, Any]) -> Calibration:
-    costs = dict(value["costs"])
-    costs.update(verify=tuple(costs["verify"]), warming=tuple(costs["warming"]))
-    return Calibration(**{**value, "costs": StepCosts(**costs)})
+    """Returns what was stored.
+
+    Raises:
+        TypeError: If a part has another type, or there is another part.
+        ValueError: If a cost is no number, or v was not measured.
+        KeyError: If a part is missing.
+    """
+    costs = value["costs"]
+    numbers = {name: _number(costs[name]) for name in ("first", "following", "catch_up")}
+    verify, warming = (tuple(map(_number, costs[name])) for name in ("verify", "warming"))
+    if not verify:
+        raise ValueError("v was not measured")
+    timed = {name: _number(value[name]) for name in ("target_s", "measured_unix")}
+    return Calibration(**{**value, **timed, "costs": StepCosts(**numbers, verify=verify, warming=warming)})
+
+
+def _number(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError("not a finite number")
+    return number

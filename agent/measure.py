@@ -103,6 +103,7 @@ class _Run:
         self.pair, self.request = pair, request
         self.adaptive, self.n = request["k"] == "auto", int(request["n"])
         self.k = ALPHA_K if self.adaptive else int(request["k"])
+        self.alpha: float | None = None
         self.on_progress, self.should_stop, self.deadline = on_progress, should_stop, deadline
         self.greedy = request["temperature"] == 0
         self.ends: Ends = (lambda token: False) if request["ignore_eos"] else pair.target_weights.vocab.ends
@@ -124,6 +125,7 @@ class _Run:
                     "there is no room or no time to measure costs, on which k rests", "name a k"
                 )
             fixed = self._fixed_steps()
+            self.alpha = accepted_rate(fixed.accepted, fixed.rejections) if fixed else None
             self.k = longest_draft(calibration.costs)
         betas: list[list[float]] = []
         first = self._speculative(self._report_steps, calibration, betas)
@@ -203,7 +205,7 @@ class _Run:
             rule.betas = betas
         length = None
         if self.adaptive and calibration is not None:
-            length = Stopping(calibration.costs, self.request["temperature"], self.k)
+            length = Stopping(calibration.costs, self.request["temperature"], self.k, self.alpha)
         draft, target = self.pair.draft, self.pair.target
         generation = begin(self.prompt, draft, target)
         while len(generation.steps) < self.n and generation.stopped is None:
@@ -294,7 +296,7 @@ class _Run:
         quality = self._quality(first, timed)
         rate = interval = alpha = None
         if self.adaptive:
-            alpha = accepted_rate(fixed.accepted, fixed.rejections) if fixed else None
+            alpha = self.alpha
         else:
             alpha = rate = accepted_rate(counts.accepted, counts.rejections)
             interval = accepted_rate_ci95(counts.accepted, counts.rejections)

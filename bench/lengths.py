@@ -48,11 +48,16 @@ class Variant:
 
 
 def decode(
-    pair: LoadedPair, prompt: Sequence[int], k: int | str, tokens: int, costs: StepCosts
+    pair: LoadedPair,
+    prompt: Sequence[int],
+    k: int | str,
+    tokens: int,
+    costs: StepCosts,
+    alpha: float | None = None,
 ) -> Generation:
-    """Decodes at least `tokens` tokens greedily at one draft length."""
+    """Decodes at least `tokens` tokens greedily at one draft length; "auto" begins with `alpha`."""
     generation = begin(prompt, pair.draft, pair.target)
-    length = Stopping(costs, 0.0) if isinstance(k, str) else None
+    length = Stopping(costs, 0.0, alpha=alpha) if isinstance(k, str) else None
     limit = length.limit if length else int(k)
     while len(generation.tokens) < tokens and generation.stopped is None:
         speculative_step(generation, pair.draft, pair.target, Greedy(), limit, lambda _: False, length)
@@ -74,7 +79,9 @@ def one_prompt(
     )
     if calibration is None:
         raise ValueError("the context is too short to calibrate")
-    variants = {k: Variant(decode(pair, prompt, k, tokens, calibration.costs)) for k in KS}
+    pilot = decode(pair, prompt, 4, tokens, calibration.costs).steps[:24]  # what a run does beside "auto"
+    alpha = accepted_rate(sum(s.accepted for s in pilot), sum(s.rejected for s in pilot))
+    variants = {k: Variant(decode(pair, prompt, k, tokens, calibration.costs, alpha)) for k in KS}
     plain_text = target_only(prompt, pair.target, Greedy(), tokens)
     gc.disable()
     for number in range(rounds):
@@ -85,7 +92,7 @@ def one_prompt(
             seconds = []
             for k in trio:
                 began = time.perf_counter()
-                again = decode(pair, prompt, k, tokens, calibration.costs)
+                again = decode(pair, prompt, k, tokens, calibration.costs, alpha)
                 seconds.append(time.perf_counter() - began)
                 if again.tokens[:tokens] != plain_text or again.steps != variants[k].generation.steps:
                     raise ValueError("a repeat decoded other tokens")

@@ -245,8 +245,8 @@ class TokensPerSecond(Trimmed):
 class Timing(Trimmed):
     """Decode seconds of each interleaved pair of blocks, in order."""
 
-    speculative_s: Annotated[list[Positive], Field(max_length=10_000)]
-    target_only_s: Annotated[list[Positive], Field(max_length=10_000)]
+    speculative_s: Annotated[list[Positive], Field(max_length=500)]
+    target_only_s: Annotated[list[Positive], Field(max_length=500)]
 
 
 class Verdict(Trimmed):

@@ -398,6 +398,11 @@ def test_a_whole_file_is_read(tmp_path: Path) -> None:
         lambda text: text.replace('"rounds"', '"laps"'),
         lambda text: text.replace('"quiet"', '"a new field": 1, "quiet"'),
         lambda text: "\ud800",
+        lambda text: text.replace("0.5", '"half"'),
+        lambda text: text.replace("1.1", "NaN"),
+        lambda text: text.replace("[1.0, 1.1]", "[]"),
+        lambda text: text.replace("0.25", "null"),
+        lambda text: '{"a": ' + "[" * 100_000,
     ],
 )
 def test_a_damaged_or_foreign_file_is_begun_anew(tmp_path: Path, damage: Callable[[str], str]) -> None:
@@ -408,6 +413,15 @@ def test_a_damaged_or_foreign_file_is_begun_anew(tmp_path: Path, damage: Callabl
     assert one.get("a") is None
     one.put("b", ONE)
     assert store(path).get("b") == ONE and store(path).get("a") is None
+
+
+def test_stale_ones_are_dropped(tmp_path: Path) -> None:
+    """With each new calibration those that no longer count leave the file, so that it does not grow for ever."""
+    path = tmp_path / "c.json"
+    store(path).put("a", ONE)
+    later = NOW + STALE_S
+    store(path, later).put("b", replace(OTHER, measured_unix=later))
+    assert list(json.loads(path.read_text())) == ["b"]
 
 
 @pytest.mark.parametrize("place", ["missing/c.json", "file/c.json", "folder"])

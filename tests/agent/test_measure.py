@@ -399,7 +399,7 @@ def test_automatic_k(temperature: float) -> None:
     assert (m["mode"], m["k_requested"], m["n"], m["speedup"]["pairs"]) == ("adaptive", "auto", 40, 6)
     assert m["k"] == best_k(predicted_curve(0.98, COSTS)) > 4
     assert m["drafted"] == sum(m["per_step"]["drafted"]) > 0
-    assert max(m["per_step"]["drafted"]) <= m["k"] and len(set(m["per_step"]["drafted"])) > 2
+    assert max(m["per_step"]["drafted"]) <= m["k"] and len(set(m["per_step"]["drafted"])) > 1
     nothing = ("accepted_rate", "accepted_rate_ci95", "iid", "speedup_predicted", "residuals")
     assert [m[name] for name in nothing] == [None] * 5
     alpha = m["alpha"]
