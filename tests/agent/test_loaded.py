@@ -97,7 +97,9 @@ def test_rates_are_those_of_the_median_pass(clock: SimpleNamespace) -> None:
 
 
 def test_rates_in_a_tiny_context(clock: SimpleNamespace) -> None:
-    """A context of one token has room for the first pass alone, which then counts."""
+    """A context of two tokens has room for one timed pass; one of one token for the first alone, which then counts."""
+    model = Paced(clock, {1: [64.0, 0.5], 2: [64.0, 0.25]}, capacity=2)
+    assert best_threads(model, [1, 2]) == {1: 2.0, 2: 4.0}  # type: ignore[arg-type]
     model = Paced(clock, {1: [0.5], 2: [0.25]}, capacity=1)
     assert best_threads(model, [1, 2]) == {1: 2.0, 2: 4.0}  # type: ignore[arg-type]
 
@@ -157,6 +159,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PairChoice:
 
     def tried(model: FakeContext, candidates: list[int]) -> dict[int, float]:
         Opened.log.append(f"try {model.what} {candidates}")
+        model.threads = candidates[-1]  # what was tried last stays set
         if "tuning" in Opened.fails:
             raise Opened.fails["tuning"]
         return {count: rates[model.what.split()[-1]][count] for count in candidates}
