@@ -230,6 +230,34 @@ def drafts_and_fails(rule: Stopping) -> int:
     return done
 
 
+# --- beginning with a rate of acceptance ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("alpha", "begun_with"), [(0.5, 0.5), (0.8, 0.8), (0.95, 0.95), (0.0, 0.02), (1.0, 0.98), (0.001, 0.02)]
+)
+def test_a_known_rate_of_acceptance_by_hand(alpha: float, begun_with: float) -> None:
+    """A rate that is known shifts the chances by its log-odds against 0.8, and gives the rate of tokens to begin with.
+
+    The shift is bounded: a few steps that accepted all or nothing prove no certainty.
+    """
+    given = costs(0.1, 0.1, [1, 1.2, 1.3])
+    rule = Stopping(given, 1.0, limit=2, alpha=alpha)
+    shift = math.log(begun_with / (1 - begun_with)) - math.log(0.8 / 0.2)
+    assert rule._chance(1.0) == pytest.approx(1 / (1 + math.exp(-(OFFSET + SLOPE + shift))))
+    one = (1 + begun_with) / (0.1 + 1.2)
+    two = (1 + begun_with + begun_with**2) / (0.2 + 1.3)
+    assert rule._rate == pytest.approx(max(1.0, one, two))
+    assert rule._accepted == pytest.approx(begun_with)
+
+
+def test_what_is_known_decides_the_first_steps() -> None:
+    """At the same confidence a pair known to agree drafts to the limit from the start, one known not to, nothing."""
+    given, even = costs(0.1, 0.1, rising(0.1)), [0.0] * 8
+    lengths = [drafts(Stopping(given, 1.0, limit=8, alpha=alpha), even) for alpha in (0.05, 0.5, 0.98)]
+    assert lengths[0] == 0 < lengths[1] < lengths[2] == 8
+
+
 # --- what the rule gains, in modeled costs --------------------------------------------------------------------------
 
 MODELED = StepCosts(first=0.25, following=0.12, catch_up=0.05, verify=tuple(rising(0.05)), warming=(0.18,))
@@ -252,12 +280,12 @@ class Text:
         self.accepts: list[bool] = (rng.random(LONG + 40) < chances).tolist()
 
 
-def cost_of(text: Text, k: int | None, tokens: int = TOKENS) -> float:
-    """Returns the modeled cost of decoding a text at a fixed length, or by `Stopping` if k is None.
+def cost_of(text: Text, k: int | None, tokens: int = TOKENS, alpha: float | None = None) -> float:
+    """Returns the modeled cost of decoding a text at a fixed length, or by `Stopping`, begun with alpha, if k is None.
 
     Tokens beyond the number asked for, which the last step may give, count as a part of that step.
     """
-    rule = Stopping(MODELED, 1.0) if k is None else None
+    rule = Stopping(MODELED, 1.0, alpha=alpha) if k is None else None
     at, cost, full = 0, 0.0, False
     while at < tokens:
         passes = drafted = k or 0
@@ -288,6 +316,32 @@ def test_a_mix_of_texts_is_decoded_faster_than_at_any_fixed_length() -> None:
     adaptive = sum(cost_of(text, None) for text in texts)
     assert 0 < fixed.index(min(fixed)) < MODELED.max_k
     assert min(fixed) / adaptive >= 1.03
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize(
+    ("ease", "spread", "offset", "best"),
+    [(5, 1, 2, (14, 16)), (1, 0.1, 1, (5, 9)), (1, 1, 1, (4, 7)), (0, 0.1, 0, (1, 3)), (-1, 1, 0, (0, 2))],
+)
+def test_texts_of_one_kind_lose_little(
+    ease: float, spread: float, offset: float, best: tuple[int, int], known: bool
+) -> None:
+    """Where all texts are alike, so that one length suits them, the rule is at least 0.9 times as fast as that one."""
+    texts = [Text(seed, ease, spread, offset) for seed in range(8)]
+    fixed = [sum(cost_of(text, k) for text in texts) for k in range(MODELED.max_k + 1)]
+    assert best[0] <= fixed.index(min(fixed)) <= best[1]  # from useless to nearly perfect drafts
+    alpha = float(np.mean([text.accepts for text in texts])) if known else None
+    adaptive = sum(cost_of(text, None, alpha=alpha) for text in texts)
+    assert min(fixed) / adaptive >= 0.9, min(fixed) / adaptive
+
+
+@pytest.mark.parametrize("ease", [0.0, 2.0, 5.0])
+def test_a_draft_known_to_be_useless_costs_hardly_anything(ease: float) -> None:
+    """A draft whose few accepted tokens are known of is within 5 % of plain decoding from the first token on."""
+    for seed in range(10):
+        text = Text(seed, ease, 1.0, 0.0)
+        text.accepts = (np.random.default_rng(100 + seed).random(LONG + 40) < 0.05).tolist()
+        assert cost_of(text, None, alpha=0.05) <= 1.05 * TOKENS
 
 
 @pytest.mark.parametrize("ease", [0.0, 2.0, 5.0])
