@@ -31,8 +31,11 @@ WIDEST = 17
 """Tokens of the widest pass that is timed: the longest draft, and the pending token."""
 
 SECONDS, LONGEST_S = 2.0, 8.0
-ROUNDS, FEWEST_ROUNDS, MOST_ROUNDS = 5, 3, 25
-"""Rounds go on to `ROUNDS` and `SECONDS`, but after `LONGEST_S` only to `FEWEST_ROUNDS`."""
+ROUNDS, FEWEST_ROUNDS, MOST_ROUNDS = 6, 4, 24
+"""Rounds go on to `ROUNDS` and `SECONDS`, but after `LONGEST_S` only to `FEWEST_ROUNDS`.
+
+Even numbers, so that a drift of the machine meets the rounds up and down alike.
+"""
 
 DRAFT_PASSES = 8
 """Draft passes of a step that are timed one by one; later ones cost what the last of these does."""

@@ -205,9 +205,8 @@ def test_steps_in_another_order() -> None:
     """Steps in another order have the same sums and other tests, residuals and costs."""
     measured = made(3, SAMPLED)
     accepted = measured["per_step"]["accepted"]
-    assert (
-        accepted[-1] == 3
-    )  # accepted whole, and no step after it: so the order decides how many follow such a one
+    # Accepted whole, and no step after it: so the order decides how many follow such a one.
+    assert accepted[-1] == 3
     accepted.sort(reverse=True)
     sentences = found(measured)
     assert "iid is not the test of per_step" in sentences
