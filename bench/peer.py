@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 import llama_cpp
@@ -42,6 +42,7 @@ OPTIONS = {
     "LLAMA_USE_PREBUILT_UI": "OFF",
 }
 START_S = 60.0
+_started: list[subprocess.Popen[bytes]] = []
 
 
 class PeerError(RuntimeError):
@@ -64,34 +65,37 @@ def server_binary(root: Path | None = None) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             _build(folder, release)
-        except (OSError, subprocess.CalledProcessError, StopIteration) as error:
+        except (OSError, subprocess.CalledProcessError, tarfile.TarError) as error:
             raise PeerError(f"llama.cpp's server could not be built: {error}") from error
     return binary
 
 
+def download_command(folder: Path, release: str) -> list[str]:
+    """Returns pip's command line that fetches the sources of llama-cpp-python, llama.cpp's among them."""
+    pip = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps"]
+    return [*pip, "--no-binary", "llama-cpp-python", "-d", str(folder), f"llama-cpp-python=={release}"]
+
+
 def configure_command(sources: Path, build: Path) -> list[str]:
-    """Returns CMake's command line."""
-    return [
-        "cmake",
-        "-S",
-        str(sources),
-        "-B",
-        str(build),
-        *(f"-D{name}={value}" for name, value in OPTIONS.items()),
-    ]
+    """Returns CMake's command line that configures a build."""
+    options = [f"-D{name}={value}" for name, value in OPTIONS.items()]
+    return ["cmake", "-S", str(sources), "-B", str(build), *options]
+
+
+def build_command(build: Path) -> list[str]:
+    """Returns CMake's command line that builds the server and no more."""
+    return ["cmake", "--build", str(build), "--target", "llama-server", "-j", str(os.cpu_count() or 1)]
 
 
 def _build(folder: Path, release: str) -> None:
-    source = f"llama-cpp-python=={release}"
-    pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", "llama-cpp-python"]
-    subprocess.run([*pip, "--disable-pip-version-check", "-d", str(folder), source], check=True)
-    archive = next(folder.glob("llama_cpp_python-*.tar.gz"))
+    subprocess.run(download_command(folder, release), check=True)
+    archive = folder / f"llama_cpp_python-{release}.tar.gz"
     with tarfile.open(archive) as opened:
         opened.extractall(folder, filter="data")
-    sources = next(folder.glob("llama_cpp_python-*/vendor/llama.cpp"))
+    sources = folder / f"llama_cpp_python-{release}" / "vendor" / "llama.cpp"
     subprocess.run(configure_command(sources, folder / "build"), check=True)
-    jobs = ["--target", "llama-server", "-j", str(os.cpu_count() or 1)]
-    subprocess.run(["cmake", "--build", str(folder / "build"), *jobs], check=True)
+    subprocess.run(build_command(folder / "build"), check=True)
+    archive.unlink()
 
 
 def server_command(
@@ -99,7 +103,7 @@ def server_command(
 ) -> list[str]:
     """Returns the server's command line: one slot, and a draft of exactly k tokens if there is one."""
     command = [str(binary), "-m", str(target), "--host", "127.0.0.1", "--port", str(port), "-c", str(context)]
-    command += ["-np", "1", "-t", str(threads), "-tb", str(threads), "--no-cache-prompt"]
+    command += ["-np", "1", "-t", str(threads), "-tb", str(threads), "--no-cache-prompt", "--cache-ram", "0"]
     if draft is not None:
         command += ["-md", str(draft), "--spec-type", "draft-simple", "--spec-draft-n-max", str(k)]
         command += ["-td", str(threads), "-tbd", str(threads)]
@@ -114,11 +118,16 @@ class Server:
     pid: int
 
     def complete(self, prompt: str, count: int) -> dict[str, Any]:
-        """Decodes `count` tokens greedily and returns the server's answer."""
+        """Decodes `count` tokens greedily and returns the server's answer.
+
+        Of its samplers it is asked for one alone: greedy tokens are the same, and it has less to do for each.
+        """
         body = {
             "prompt": prompt,
             "n_predict": count,
             "temperature": 0,
+            "samplers": ["top_k"],
+            "top_k": 1,
             "cache_prompt": False,
             "return_tokens": True,
             "ignore_eos": True,
@@ -167,6 +176,7 @@ def running(
         log = Path(folder) / "server.log"
         with log.open("wb") as output:
             process = subprocess.Popen(command, env=environ, stdout=output, stderr=subprocess.STDOUT)
+        _started.append(process)
         try:
             url = f"http://127.0.0.1:{port}"
             _wait(url, process, log)
@@ -177,6 +187,15 @@ def running(
         finally:
             process.kill()
             process.wait()
+            _started.remove(process)
+
+
+def leave(*_: Any) -> NoReturn:
+    """Ends every server and this process; for SIGTERM, which may come where an exception would be swallowed."""
+    for process in _started:
+        process.kill()
+        process.wait()
+    os._exit(143)
 
 
 def foreign_libraries(maps: str, ours: Path = LIBRARIES) -> list[str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+from bench import formats
 
 
 def lengths(results: dict[str, dict[str, Any]]) -> str:
@@ -39,38 +42,80 @@ def lengths(results: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def peer(compared: list[dict[str, Any]], plain: dict[str, float]) -> str:
-    """Renders what `bench.versus.compare` returned, and plain rates of SmolLM2's formats."""
+def peer(compared: dict[str, list[dict[str, Any]]], alone: dict[str, dict[str, Any]]) -> str:
+    """Renders what `bench.versus.compare` and `bench.formats.measure` returned for each model."""
+    rows = [row for of_model in compared.values() for row in of_model]
     lines = [
-        "Tokens per second (medians); ratios are medians of rounds with their interval or, for fewer than six, range.",
+        "Greedy, the same number of tokens after the first on both sides; rates are medians of rounds in tokens per "
+        "second. Both clocks start when the first token after the prompt is there, so that prefill is left out: the "
+        "server's is its own `predicted_ms`. Ratios are medians over rounds of the ratio within a round, with their "
+        "95 % interval, or with their range (marked ~) for fewer than six rounds.",
         "",
-        "| pair | k | threads | ours | server | ours / server | plain ours | plain server | plain ours / server "
-        "| outside llama_decode | same tokens | drafted, accepted: ours; server |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "## Speculative: ours and the server's",
+        "",
+        "| pair (licence) | k | threads | ours | server | ours / server | draft on one thread, / server | same tokens "
+        "| drafted, accepted: ours; server | rounds (disturbed: seen, used) |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for one in compared:
-        rate, counts = one["tokens_per_second"], one["drafted_and_accepted"]
+    for row in rows:
+        rate, counts = row["tokens_per_second"], row["drafted_and_accepted"]
         lines.append(
-            f"| {one['pair']} | {one['k']} | {one['threads']} | {rate['ours']:.1f} | {rate['server']:.1f} "
-            f"| **{_ratio(one['ours_over_server'])}** | {rate['ours_plain']:.1f} | {rate['server_plain']:.1f} "
-            f"| {_ratio(one['ours_plain_over_server_plain'])} "
-            f"| {100 * one['overhead']['outside_llama_decode']:.1f} % | {one['same_tokens']} "
-            f"| {counts['ours']}; {counts['server']} |"
+            f"| {_pair(row)} ({row['licence']}) | {row['k']} | {row['threads']} "
+            f"| {rate['ours']:.1f} | {rate['server']:.1f} "
+            f"| **{_ratio(row['ours_over_server'])}** | {_ratio(row.get('ours_draft_1_over_server'))} "
+            f"| {_same(row)} | {_counts(counts['ours'])}; {_counts(counts['server'])} "
+            f"| {row['rounds']} ({row['rounds_disturbed']}, {row['disturbed_rounds_used']}) |"
         )
-    for one in compared[:1]:
-        lines += ["", f"server: {one['server_system']}"]
-    if plain:
-        best = max(plain, key=lambda name: plain[name])
-        rates = ", ".join(f"{name} {rate:.1f}" for name, rate in plain.items())
-        lines += ["", f"SmolLM2 alone, tokens per second by format: {rates}. Fastest plain: {best}."]
-        fastest = max(
-            (one["tokens_per_second"]["ours"] for one in compared if "SmolLM2" in one["pair"]), default=0
+    lines += [
+        "",
+        "## Plain, and what speculation gains",
+        "",
+        "| pair | k | plain ours | plain server | plain ours / server | speed-up ours | speed-up server |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        rate = row["tokens_per_second"]
+        lines.append(
+            f"| {_pair(row)} | {row['k']} | {rate['plain_ours']:.1f} | {rate['plain_server']:.1f} "
+            f"| {_ratio(row['plain_ours_over_server'])} | {_ratio(row['speedup_ours'])} "
+            f"| {_ratio(row['speedup_server'])} |"
         )
-        if fastest and plain[best] > fastest:
-            lines.append(
-                f"{best} without a draft is faster than F32 with the best draft here ({fastest:.1f}): "
-                "a smaller format pays more than speculation does, at the price of other weights."
-            )
+    lines += [
+        "",
+        "## Our loop's time outside llama_decode, and peak memory (VmHWM)",
+        "",
+        "| pair | k | outside llama_decode | logits and choice | other Python | MB ours | MB server |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        shares = (row["overhead"][n] for n in ("outside_llama_decode", "logits_and_choice", "other_python"))
+        percent = " | ".join(f"{100 * share:.1f} %" for share in shares)
+        memory = row["peak_memory_mb"]
+        lines.append(
+            f"| {_pair(row)} | {row['k']} | {percent} | {memory['ours']:.0f} | {memory['server']:.0f} |"
+        )
+    for model, measured in alone.items():
+        lines += [
+            "",
+            f"## {model} alone, by format",
+            "",
+            "| format | MB | tokens per second | over F32 |",
+            "|---|---|---|---|",
+            *(
+                f"| {name} | {one['megabytes']:.0f} | {one['tokens_per_second']:.1f} | {_ratio(one['over_f32'])} |"
+                for name, one in measured.items()
+            ),
+            "",
+            formats.verdict(measured, compared[model]),
+        ]
+    for row in rows[:1]:
+        lines += [
+            "",
+            "Both sides execute the same libllama and libggml files, as the server's memory map shows.  ",
+            f"ours: {row['system_ours']}  ",
+            f"server: {row['system_server']}  ",
+            f"its command line: `{row['server_command']}`",
+        ]
     return "\n".join(lines)
 
 
@@ -88,8 +133,24 @@ def crosscheck(checked: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _ratio(ratio: dict[str, float]) -> str:
-    return f"{ratio['median']:.2f} ({ratio['low']:.2f}–{ratio['high']:.2f})"
+def _pair(row: dict[str, Any]) -> str:
+    return f"{row['pair']} (disturbed)" if row["disturbed_rounds_used"] else str(row["pair"])
+
+
+def _same(row: dict[str, Any]) -> str:
+    gap = row["smallest_gap_where_they_differ"]
+    return f"{row['same_tokens']}/{row['prompts']}" + (f", gap {gap:.2g}" if gap is not None else "")
+
+
+def _counts(counts: Sequence[int]) -> str:
+    return ", ".join(str(count) for count in counts)
+
+
+def _ratio(ratio: dict[str, Any] | None) -> str:
+    if ratio is None:
+        return "–"
+    mark = "" if ratio["of"] == "interval" else "~"
+    return f"{ratio['median']:.2f} ({mark}{ratio['low']:.2f}–{ratio['high']:.2f})"
 
 
 def _number(value: float | None, digits: int) -> str:

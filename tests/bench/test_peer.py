@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -42,6 +46,13 @@ def test_command_lines() -> None:
     configure = peer.configure_command(Path("src"), Path("out"))
     assert configure[:5] == ["cmake", "-S", "src", "-B", "out"]
     assert {"-DGGML_NATIVE=ON", "-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=ON"} <= set(configure)
+    assert "-DLLAMA_CURL=OFF" in configure and "-DLLAMA_OPENSSL=OFF" in configure
+    download = " ".join(peer.download_command(Path("cache"), "1.2.3")[1:])
+    assert download == (
+        "-m pip download --disable-pip-version-check --no-deps --no-binary llama-cpp-python -d cache "
+        "llama-cpp-python==1.2.3"
+    )
+    assert peer.build_command(Path("out"))[:5] == ["cmake", "--build", "out", "--target", "llama-server"]
     plain = peer.server_command(Path("server"), 9, Path("t.gguf"), 2, 512, None, 0)
     drafting = peer.server_command(Path("server"), 9, Path("t.gguf"), 2, 512, Path("d.gguf"), 6)
     assert plain == drafting[: len(plain)]
@@ -68,6 +79,55 @@ def test_only_our_libraries_may_decode(tmp_path: Path) -> None:
     assert peer.foreign_libraries(_map("/usr/lib/libc.so.6"), ours) == ["no library at all"]
 
 
+def test_a_server_on_other_libraries_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that executes other library files than ours is stopped, and no ratio comes of it."""
+    binary = tmp_path / "llama-server"
+    binary.write_text("#!/bin/sh\nexec sleep 60\n")
+    binary.chmod(0o755)
+    started: list[subprocess.Popen[bytes]] = []
+    monkeypatch.setattr(peer, "_wait", lambda url, process, log: started.append(process))
+    with (
+        pytest.raises(peer.PeerError, match="does not run on our libraries"),
+        peer.running(binary, tmp_path / "t.gguf", threads=1, context=64),
+    ):
+        pytest.fail("it was let through")
+    assert started[0].poll() is not None
+
+
+def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
+    """What the server said last is in the error."""
+    binary = tmp_path / "llama-server"
+    binary.write_text("#!/bin/sh\necho no such model\nexit 1\n")
+    binary.chmod(0o755)
+    with (
+        pytest.raises(peer.PeerError, match="no such model"),
+        peer.running(binary, tmp_path / "t.gguf", threads=1, context=64),
+    ):
+        pytest.fail("it was let through")
+
+
+def test_sigterm_leaves_no_server(tmp_path: Path) -> None:
+    """A benchmark that is told to end ends its server too."""
+    binary = tmp_path / "llama-server"
+    binary.write_text("#!/bin/sh\nexec sleep 60\n")
+    binary.chmod(0o755)
+    script = (
+        "import os, signal, sys\nfrom pathlib import Path\nfrom bench import peer\n"
+        "def waited(url, process, log):\n"
+        "    print(process.pid, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "peer._wait = waited\nsignal.signal(signal.SIGTERM, peer.leave)\n"
+        "with peer.running(Path(sys.argv[1]), Path('t.gguf'), threads=1, context=64):\n    pass\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(binary)], capture_output=True, text=True)
+    assert done.returncode == 143
+    stat = Path(f"/proc/{int(done.stdout)}/stat")
+    until = time.monotonic() + 10
+    while stat.exists() and stat.read_text().split()[2] != "Z" and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not stat.exists() or stat.read_text().split()[2] == "Z"
+
+
 def test_memory_peak_of_this_process() -> None:
     """The peak of a process is read in megabytes."""
-    assert 10 < peer.peak_memory_mb(__import__("os").getpid()) < 1_000_000
+    assert 10 < peer.peak_memory_mb(os.getpid()) < 1_000_000
