@@ -14,6 +14,7 @@ from typing import Any, Final
 from shared import labels
 from shared.canonical import CanonicalError, canonical_bytes, sha3_256_hex
 from shared.checks_modeled import check_derived, check_steps
+from shared.closeness import close, close_or_rounded
 from shared.estimators import (
     MIN_STEPS,
     WIDEST_INTERVAL,
@@ -137,7 +138,7 @@ def _conditional_fits(m: Measurement, unrefused_at: int | None) -> bool:
     for j, given in enumerate(m.conditional_acceptance, start=1):
         reached = sum(histogram[j:])
         refused = histogram[j - 1] - (unrefused_at == j - 1)
-        if not _close(given, accepted_rate(reached, refused)):
+        if not close(given, accepted_rate(reached, refused)):
             return False
     return True
 
@@ -145,11 +146,11 @@ def _conditional_fits(m: Measurement, unrefused_at: int | None) -> bool:
 def _rates(m: Measurement) -> list[str]:
     findings = []
     fixed = m.k_requested != "auto"
-    if fixed and not _close(m.accepted_rate, accepted_rate(m.accepted, m.rejections)):
+    if fixed and not close(m.accepted_rate, accepted_rate(m.accepted, m.rejections)):
         findings.append("accepted_rate is not accepted / (accepted + rejections)")
-    if not _close(m.draft_acceptance_rate, draft_acceptance_rate(m.accepted, m.drafted)):
+    if not close(m.draft_acceptance_rate, draft_acceptance_rate(m.accepted, m.drafted)):
         findings.append("draft_acceptance_rate is not accepted / drafted")
-    if not _close(m.mean_accepted_len, mean_accepted_len(m.emitted, m.n)):
+    if not close(m.mean_accepted_len, mean_accepted_len(m.emitted, m.n)):
         findings.append("mean_accepted_len is not emitted / n")
     if (m.accepted_rate_ci95 is None) != (m.accepted_rate is None):
         findings.append("accepted_rate_ci95 must be null exactly when accepted_rate is")
@@ -158,7 +159,7 @@ def _rates(m: Measurement) -> list[str]:
         wilson = accepted_rate_ci95(m.accepted, m.rejections)
         if not (0 <= low <= m.accepted_rate <= high <= 1 and low < high):
             findings.append("accepted_rate_ci95 must be a range in 0 to 1 that contains accepted_rate")
-        elif m.timing is not None and not (wilson and _close(low, wilson[0]) and _close(high, wilson[1])):
+        elif m.timing is not None and not (wilson and close(low, wilson[0]) and close(high, wilson[1])):
             findings.append("accepted_rate_ci95 is not the Wilson interval of accepted and rejections")
     return findings
 
@@ -198,8 +199,8 @@ def _timing(m: Measurement) -> list[str]:
     excused = not {labels.REPEATS_DIFFER, labels.OUTPUT_DIFFERS}.isdisjoint(m.verdict.reasons)
     withheld = excused and rates.speculative is None and rates.target_only is None
     if not withheld and not (
-        _close(rates.speculative, _per_second(m.emitted, timing.speculative_s))
-        and _close(rates.target_only, _per_second(m.emitted, timing.target_only_s))
+        close(rates.speculative, _per_second(m.emitted, timing.speculative_s))
+        and close(rates.target_only, _per_second(m.emitted, timing.target_only_s))
     ):
         findings.append("tokens_per_second is not emitted / the median of timing")
     pairs = zip(timing.target_only_s, timing.speculative_s, strict=True)
@@ -212,9 +213,9 @@ def _timing(m: Measurement) -> list[str]:
             findings.append("speedup is UNAVAILABLE, yet timing has pairs enough")
     elif speedup.pairs != count:
         findings.append("speedup.pairs is not the number of pairs in timing")
-    elif interval is None or not _close_or_rounded(speedup.median, interval[0]):
+    elif interval is None or not close_or_rounded(speedup.median, interval[0]):
         findings.append("speedup.median is not the median of timing")
-    elif not all(map(_close_or_rounded, speedup.ci95, interval[1:])):
+    elif not all(map(close_or_rounded, speedup.ci95, interval[1:])):
         findings.append("speedup.ci95 is not the order-statistic interval of timing")
     return findings
 
@@ -258,16 +259,6 @@ def _verdict(m: Measurement) -> list[str]:
 
 def _names(digest: str, text: str) -> bool:
     return sha3_256_hex(text.encode("utf-8", "surrogatepass")) == digest
-
-
-def _close(given: float | None, expected: float | None) -> bool:
-    if given is None or expected is None:
-        return given is expected
-    return math.isclose(given, expected, rel_tol=1e-9, abs_tol=1e-12)
-
-
-def _close_or_rounded(given: float, expected: float) -> bool:
-    return given == round(expected, 4) or _close(given, expected)
 
 
 def _same_json(left: Any, right: Any) -> bool:

@@ -7,6 +7,7 @@ import statistics
 from dataclasses import asdict
 from typing import Any
 
+from shared.closeness import close, close_or_rounded
 from shared.curve import StepCosts, best_k, expected_tokens, predicted_curve, predicted_speedup
 from shared.errors import SpecdecError
 from shared.estimators import (
@@ -92,7 +93,7 @@ def check_derived(m: Measurement) -> list[str]:
     alpha = m.alpha
     if alpha is not None:
         wilson = accepted_rate_ci95(alpha.accepted, alpha.rejections)
-        if not _close(alpha.value, accepted_rate(alpha.accepted, alpha.rejections)):
+        if not close(alpha.value, accepted_rate(alpha.accepted, alpha.rejections)):
             findings.append("alpha.value is not accepted / (accepted + rejections) of its own steps")
         if (wilson is None) != (alpha.ci95 is None) or not _close_lists(alpha.ci95 or [], wilson or []):
             findings.append("alpha.ci95 is not the Wilson interval of its own counts")
@@ -109,7 +110,7 @@ def _predictions(m: Measurement, alpha: float | None) -> list[str]:
     if m.speedup_predicted is not None:
         if calibration is None or m.accepted_rate is None or length <= m.k:
             findings.append("speedup_predicted has no calibration behind it")
-        elif not _close_or_rounded(
+        elif not close_or_rounded(
             m.speedup_predicted.value,
             predicted_speedup(m.accepted_rate, m.k, calibration.cost_ratio, calibration.verify_cost),
         ):
@@ -120,7 +121,7 @@ def _predictions(m: Measurement, alpha: float | None) -> list[str]:
             findings.append("predicted_curve and residuals need calibration.draft")
         return findings
     parts = calibration.draft
-    if not _close(calibration.cost_ratio, costs.cost_ratio(parts.k, parts.after_full_acceptance)):
+    if not close(calibration.cost_ratio, costs.cost_ratio(parts.k, parts.after_full_acceptance)):
         findings.append("calibration.cost_ratio is not what calibration.draft gives")
     findings += _draft_pattern(m, parts, alpha)
     if not math.isclose(calibration.verify_cost[0], 1.0):
@@ -144,7 +145,7 @@ def _draft_pattern(m: Measurement, parts: DraftCosts, alpha: float | None) -> li
         share = None if steps is None else after_full_acceptance(steps)
         if parts.k != m.k:
             findings.append("calibration.draft.k is not k")
-    if share is not None and not _close(parts.after_full_acceptance, share):
+    if share is not None and not close(parts.after_full_acceptance, share):
         findings.append("calibration.draft.after_full_acceptance is not what per_step or alpha gives")
     return findings
 
@@ -165,7 +166,7 @@ def _residuals(m: Measurement, costs: StepCosts) -> list[str]:
     if m.accepted_rate is None or steps is None or m.k > costs.max_k or not m.emitted:
         return ["residuals have no alpha, steps or costs behind them"]
     findings = []
-    if not _close(cost.predicted, costs.step(m.k, after_full_acceptance(steps))):
+    if not close(cost.predicted, costs.step(m.k, after_full_acceptance(steps))):
         findings.append("residuals.cost.predicted is not what calibration and per_step give")
     if cost.measured is not None:
         if m.timing is None or not m.timing.speculative_s or not m.timing.target_only_s:
@@ -173,33 +174,23 @@ def _residuals(m: Measurement, costs: StepCosts) -> list[str]:
         else:
             unit = statistics.median(m.timing.target_only_s) / m.emitted
             step = statistics.median(m.timing.speculative_s) / m.n
-            if not unit or not _close(cost.measured, step / unit):  # a unit may be too small for a float
+            if not unit or not close(cost.measured, step / unit):  # a unit may be too small for a float
                 findings.append("residuals.cost.measured is not what timing gives")
     ratio = None if cost.measured is None else cost.predicted / cost.measured
-    if not _close(cost.ratio, ratio):
+    if not close(cost.ratio, ratio):
         findings.append("residuals.cost.ratio is not predicted / measured")
     expected, seen = expected_tokens(m.accepted_rate, m.k), m.emitted / m.n
-    if not all(map(_close, (tokens.expected, tokens.seen, tokens.ratio), (expected, seen, expected / seen))):
+    if not all(map(close, (tokens.expected, tokens.seen, tokens.ratio), (expected, seen, expected / seen))):
         findings.append("residuals.tokens is not what accepted_rate and the counts give")
     return findings
 
 
 def _same_facts(given: dict[str, Any], expected: dict[str, Any]) -> bool:
     return all(
-        given[name] == value if isinstance(value, str) else _close(given[name], value)
+        given[name] == value if isinstance(value, str) else close(given[name], value)
         for name, value in expected.items()
     )
 
 
 def _close_lists(given: Any, expected: Any) -> bool:
-    return len(given) == len(expected) and all(map(_close, given, expected))
-
-
-def _close(given: float | None, expected: float | None) -> bool:
-    if given is None or expected is None:
-        return given is expected
-    return math.isclose(given, expected, rel_tol=1e-9, abs_tol=1e-12)
-
-
-def _close_or_rounded(given: float, expected: float) -> bool:
-    return given == round(expected, 4) or _close(given, expected)
+    return len(given) == len(expected) and all(map(close, given, expected))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
 
 from agent.decode import begin, prefill, speculative_step, target_only
@@ -19,7 +18,8 @@ from agent.engines.judge import CONTRADICTED, DECODE, EXCLUDED, UNVERIFIABLE
 from agent.engines.llama_server import LlamaServer
 from agent.measure import LoadedPair, load_pair
 from agent.pairs import EMBEDDED, choose_pair
-from agent.sampling import Greedy, Logits, Proposal, Verdict
+from agent.sampling import Greedy
+from bench.ours import Watched
 from shared import labels
 from shared.estimators import Step
 from tests.agent.engines.support import llama_server
@@ -78,35 +78,6 @@ def test_control_text_in_a_prompt_stays_text(plain: str, pair: LoadedPair) -> No
     prompt = pair.target_weights.prompt_tokens("a<|endoftext|>b", chat=False)
     prefill(prompt, pair.target, lambda read: None)
     assert done.token_ids == tuple(target_only(prompt, pair.target, Greedy(), 8))
-
-
-class Watched(Greedy):
-    """Greedy decoding that keeps the narrowest gap between the best two logits of any choice it made."""
-
-    def __init__(self) -> None:
-        """Begin with no gap seen."""
-        self.gap = float("inf")
-
-    def _see(self, row: Logits) -> None:
-        second, best = np.partition(row, -2)[-2:]
-        self.gap = min(self.gap, float(best - second))
-
-    def propose(self, row: Logits) -> Proposal:
-        """Propose the draft's argmax."""
-        self._see(row)
-        return super().propose(row)
-
-    def judge(self, proposals: Sequence[Proposal], rows: Logits) -> Verdict:
-        """Accept while the proposal is the argmax."""
-        verdict = super().judge(proposals, rows)
-        for row in rows[: verdict.accepted + 1]:
-            self._see(row)
-        return verdict
-
-    def alone(self, row: Logits) -> int:
-        """Return the argmax."""
-        self._see(row)
-        return super().alone(row)
 
 
 @dataclass
