@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -360,6 +361,15 @@ def interrupt() -> None:
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Heeds SIGINT as at a terminal: a program started in the background is given it to ignore."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_interrupted(tmp_path: Path, capsys: Capture) -> None:
     """Ctrl-C ends the sweep: what was measured so far is printed, the rest is UNAVAILABLE, the exit code is 130."""
     last = answer(2)
