@@ -7,8 +7,10 @@ tokens / cost, which is to go on exactly while
     expected tokens gained - rate * cost added > 0,
 
 rate being the tokens per unit of cost that decoding achieves as a whole (the renewal-reward theorem; Ross,
-Introduction to Probability Models, section 7.4). The gain of going on is that of the best number of further tokens, not
-of one: v(m) rises in jumps, and one more token may pay only together with the next.
+Introduction to Probability Models, section 7.4). The gain of going on is that of the best number of further tokens,
+not of one: v(m) rises in jumps, and one more token may pay only together with the next. And a pass as wide as the one
+before costs less than one of another width, whose graph is built anew; so a length is kept where little speaks for
+another.
 
 P(j) is a product of the tokens' chances of acceptance, each read off the draft's own confidence by a logistic curve.
 Its offset follows what was accepted so far in this very text, as texts differ more than pairs do.
@@ -96,6 +98,7 @@ class Stopping:
             self._offset += _logit(self._accepted) - _logit(TYPICAL_ALPHA)
             self._tokens = max(predicted_curve(self._accepted, costs)) * PRIOR_COST
         self._idle_steps = 0
+        self._previous: int | None = None  # tokens drafted in the step before
         self._begin()
 
     def _begin(self) -> None:
@@ -155,8 +158,14 @@ class Stopping:
             self._accepted += FORGETTING * (right - self._accepted)
         self._idle_steps = 0 if drafted else self._idle_steps + 1
         self._tokens += emitted
-        self._cost += self._drafting[self._passes] + self._costs.verify[drafted]
+        self._cost += self._drafting[self._passes] + self._verifying(drafted)
+        self._previous = drafted
         self._begin()
+
+    def _verifying(self, drafted: int) -> float:
+        """Cost of the pass that verifies so many tokens after the step before."""
+        same = self._previous is None or drafted == self._previous
+        return self._costs.verify[drafted] + (0.0 if same else self._costs.width_change)
 
     def _chance(self, odds: float) -> float:
         """Chance of acceptance, from the log-odds of the draft's likeliest token."""
@@ -168,8 +177,7 @@ class Stopping:
         Going on to h further tokens gains survival * (a + a^2 + ... + a^h), a being the running rate of acceptance.
         With `paid`, the next token's pass is paid for and its own chance is part of the survival: 1 + ... + a^(h-1).
         """
-        costs, rate = self._costs, self._rate
-        known = costs.verify[drafted]
+        known = self._verifying(drafted)
         done = self._drafting[drafted + paid]
         term = 1.0 if paid else self._accepted
         tokens, best = 0.0, math.inf
@@ -177,7 +185,7 @@ class Stopping:
             tokens += term
             term *= self._accepted
             drafting = self._drafting[drafted + h] - done
-            best = min(best, rate * (drafting + costs.verify[drafted + h] - known) / tokens)
+            best = min(best, self._rate * (drafting + self._verifying(drafted + h) - known) / tokens)
         return best
 
 

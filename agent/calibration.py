@@ -133,6 +133,7 @@ def _rounds(
     first: dict[int, list[float]] = {1: [], 2: []}
     later: list[list[float]] = [[] for _ in range(DRAFT_PASSES - 1)]
     verify: list[list[float]] = [[] for _ in range(widest - 1)]
+    anew: list[float] = []
     plain: list[float] = []
     gc.disable()
     began, processor, done = time.perf_counter(), time.process_time(), 0
@@ -151,11 +152,12 @@ def _rounds(
             units += _plain(target, tokens, base, rule)
             unit = statistics.median(units)
             plain.append(unit)
-            for width, reading, drafted, verified in times:
+            for width, reading, drafted, changed, verified in times:
                 first[reading].append(drafted[0] / unit)
                 for seconds, lasted in zip(later, drafted[1:], strict=False):
                     seconds.append(lasted / unit)
                 verify[width - 2].append(verified / unit)
+                anew.append((changed - verified) / unit)
             done += 1
         share = (time.process_time() - processor) / threads / (time.perf_counter() - began)
     finally:
@@ -170,6 +172,7 @@ def _rounds(
             catch_up=round(max(0.0, statistics.median(first[2]) - one_token), 4),
             warming=tuple(settling[:-1]),
             verify=(1.0, *(round(statistics.median(ratios), 4) for ratios in verify)),
+            width_change=round(max(0.0, statistics.median(anew)), 4),
         ),
         target_s=statistics.median(plain),
         context=base,
@@ -200,10 +203,11 @@ def _step(
     reading: int,
     passes: int,
     rule: Rule,
-) -> tuple[list[float], float]:
+) -> tuple[list[float], float, float]:
     """Times each of some draft passes, and a verifying pass over `width` tokens with what follows it in a step.
 
-    That pass is made twice and timed the second time: at a fixed draft length its graph is used again and again.
+    That pass is made twice. The first follows one of another width, so that its graph is built anew, the second one of
+    the same width, as at a fixed draft length; before each of them the draft has made a pass.
     """
     clock = time.perf_counter
     drafted: list[float] = []
@@ -214,14 +218,15 @@ def _step(
         drafted.append(clock() - start)
         at, count = at + count, 1
     proposals = [proposal._replace(token=token) for token in tokens[1:width]]
-    target.forward(tokens[:width], width)
-    target.truncate(base)
-    rule.propose(draft.forward(tokens[:1], 1)[0])
-    start = clock()
-    rule.judge(proposals, target.forward(tokens[:width], width))
-    target.truncate(base)
-    draft.truncate(base)
-    return drafted, clock() - start
+    verified = []
+    for _ in range(2):
+        rule.propose(draft.forward(tokens[:1], 1)[0])
+        start = clock()
+        rule.judge(proposals, target.forward(tokens[:width], width))
+        target.truncate(base)
+        draft.truncate(base)
+        verified.append(clock() - start)
+    return drafted, verified[0], verified[1]
 
 
 class CalibrationStore:
@@ -284,7 +289,7 @@ def _from_json(value: dict[str, Any]) -> Calibration:
         KeyError: If a part is missing.
     """
     costs = value["costs"]
-    numbers = {name: _number(costs[name]) for name in ("first", "following", "catch_up")}
+    numbers = {name: _number(costs[name]) for name in ("first", "following", "catch_up", "width_change")}
     verify, warming = (tuple(map(_number, costs[name])) for name in ("verify", "warming"))
     if not verify:
         raise ValueError("v was not measured")

@@ -31,6 +31,7 @@ def calibration_block(calibration: Calibration, k: int, all_accepted: float) -> 
             "k": k,
             "after_full_acceptance": all_accepted,
         },
+        "width_change": costs.width_change,
         "target_pass_s": calibration.target_s,
         "context": calibration.context,
         "rounds": calibration.rounds,

@@ -181,15 +181,38 @@ def _auto(variants: list[dict[int | str, Variant]]) -> dict[str, Any]:
 
 
 def _recommended(results: list[tuple[dict[int | str, Variant], Calibration]]) -> dict[str, Any]:
-    """Compares the recommended k, from alpha over all runs and the measured costs, with the k measured best."""
-    steps = [step for v, _ in results for k in KS if not isinstance(k, str) for step in v[k].generation.steps]
+    """Compares the recommended k, from alpha over all runs and the measured costs, with the k measured best.
+
+    The fastest of eight lengths is also the luckiest. So the best k of every other round is compared with the
+    recommended one in the rounds between, and the other way round: there neither was chosen for its luck.
+    """
+    fixed = [k for k in KS if not isinstance(k, str)]
+    variants = [v for v, _ in results]
+    steps = [step for v in variants for k in fixed for step in v[k].generation.steps]
     alpha = accepted_rate(sum(s.accepted for s in steps), sum(s.rejected for s in steps)) or 0.0
     curves = [predicted_curve(alpha, c.costs)[:9] for _, c in results]
     recommended = best_k([statistics.median(column) for column in zip(*curves, strict=True)])
-    speed = {k: len(results) / sum(v[k].cost for v, _ in results) for k in KS if not isinstance(k, str)}
-    best = max(speed, key=lambda k: speed[k])
+
+    def cost(variant: dict[int | str, Variant], k: int, half: int | None = None) -> float:
+        if k == 0:
+            return 1.0
+        seen = variant[k].token_cost
+        return statistics.median(seen if half is None or len(seen) < 2 else seen[half::2])
+
+    def best(half: int | None) -> int:
+        return min(fixed, key=lambda k: sum(cost(v, k, half) for v in variants))
+
+    rivals = [best(1), best(0)]  # for each half of the rounds, the best of the other
+    pairs = [
+        (
+            sum(cost(v, k, half) for half, k in enumerate(rivals)),
+            sum(cost(v, recommended, half) for half in (0, 1)),
+        )
+        for v in variants
+    ]
     return {
         "recommended_k": recommended,
-        "measured_best_k": best,
-        "recommended_over_best": speed.get(recommended, 1.0) / speed[best],
+        "measured_best_k": best(None),
+        "recommended_over_best": sum(one for one, _ in pairs) / sum(other for _, other in pairs),
+        "ci95": cluster_bootstrap(pairs),
     }

@@ -128,6 +128,8 @@ class StepCosts:
         verify: v(1), v(2), ...: a target pass over so many tokens, judging included; v(1) is 1.
         warming: Second, third, ... draft pass of a step, as long as they differ from later ones: each finds more of
             what it needs in the processor's caches.
+        width_change: What a target pass adds if the one before was over another number of tokens, because its graph
+            is built anew. Steps of one k never pay it.
     """
 
     first: float
@@ -135,6 +137,7 @@ class StepCosts:
     catch_up: float
     verify: tuple[float, ...]
     warming: tuple[float, ...] = ()
+    width_change: float = 0.0
 
     @property
     def max_k(self) -> int:

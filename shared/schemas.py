@@ -158,6 +158,7 @@ class Calibration(Trimmed):
     verify_cost: Annotated[list[Positive], Field(min_length=1, max_length=65)]
     measured_at: Name
     draft: DraftCosts | None = None
+    width_change: Cost | None = None
     target_pass_s: Positive | None = None
     context: Count | None = None
     rounds: Count | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -73,6 +74,37 @@ def test_a_cheap_draft_runs_on_and_a_dear_one_stops() -> None:
     even = [0.0] * 12
     assert drafts(Stopping(costs(0.01, 0.01, rising(0.001)), 1.0, limit=8), even) == 8
     assert drafts(Stopping(costs(0.2, 0.2, rising(0.2)), 1.0, limit=8), even) == 4
+
+
+def test_a_length_is_kept_where_little_speaks_for_another() -> None:
+    """A pass of another width than the last costs `width_change` more: going on must earn it, stopping must spare it.
+
+    At even odds drafts are four long, as above; the survival is 0.684 after three tokens and 0.602 after four. After
+    a step of three the fourth token asks for 1.3 * (0.4 + 0.15) / 0.8 = 0.89. After one of six two more tokens spare
+    the change and ask for 1.3 * (0.8 - 0.15) / 1.44 = 0.587, after one of eight four for 1.3 * (1.6 - 0.15) / 2.36.
+    """
+    given = replace(costs(0.2, 0.2, rising(0.2)), width_change=0.15)
+    even = [0.0] * 12
+    lengths = []
+    for before in (None, 3, 4, 6, 8):
+        rule = Stopping(given, 1.0, limit=8)
+        rule._previous = before
+        lengths.append(drafts(rule, even))
+    assert lengths == [4, 3, 4, 6, 4]
+
+
+def test_the_cost_of_a_change_is_counted_once() -> None:
+    """The running cost of a step holds the change where its width is not that of the step before, and only there."""
+    given = replace(costs(0.2, 0.2, rising(0.2)), width_change=0.5)
+    rule = Stopping(given, 1.0, limit=8)
+    spent = []
+    for count in (2, 2, 1):
+        before = rule._cost
+        drafts(rule, [9.0] * count)
+        rule.learn(count, False, count + 1)
+        spent.append(rule._cost - before)
+    two, one = 2 * 0.2 + 1.4, 0.2 + 1.2
+    assert spent == pytest.approx([two, two, one + 0.5])
 
 
 def test_unsure_passes_end_a_draft() -> None:

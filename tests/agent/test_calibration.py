@@ -140,6 +140,7 @@ COSTS = StepCosts(
     catch_up=CATCH_UP,
     verify=tuple(v(m) for m in range(1, WIDEST + 1)),
     warming=(*WARMING, SETTLED, SETTLED, SETTLED),
+    width_change=REBUILD,
 )
 
 
@@ -384,6 +385,7 @@ def whole() -> dict[str, Any]:
         "catch_up": 0.1,
         "verify": [1.0, 1.1],
         "warming": [],
+        "width_change": 0.3,
     }
     return {"costs": costs, **{name: value for name, value in vars(ONE).items() if name != "costs"}}
 
@@ -391,7 +393,9 @@ def whole() -> dict[str, Any]:
 def test_a_whole_file_is_read(tmp_path: Path) -> None:
     """What the test below damages is read when it is whole."""
     (tmp_path / "c.json").write_text(json.dumps({"a": whole()}))
-    assert store(tmp_path / "c.json").get("a") == replace(ONE, costs=StepCosts(0.5, 0.2, 0.1, (1.0, 1.1), ()))
+    assert store(tmp_path / "c.json").get("a") == replace(
+        ONE, costs=StepCosts(0.5, 0.2, 0.1, (1.0, 1.1), (), 0.3)
+    )
 
 
 @pytest.mark.parametrize(
@@ -407,6 +411,7 @@ def test_a_whole_file_is_read(tmp_path: Path) -> None:
         lambda text: '{"a": {"costs": []}}',
         lambda text: '{"version": "1.2"}',
         lambda text: text.replace('"catch_up": 0.1, ', ""),
+        lambda text: text.replace(', "width_change": 0.3', ""),
         lambda text: text.replace('"rounds"', '"laps"'),
         lambda text: text.replace('"quiet"', '"a new field": 1, "quiet"'),
         lambda text: "\ud800",

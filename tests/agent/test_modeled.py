@@ -14,7 +14,9 @@ from shared import labels
 from shared.curve import StepCosts
 from shared.estimators import Step, summarise
 
-COSTS = StepCosts(first=0.5, following=0.125, catch_up=0.25, verify=(1.0, 1.125, 1.25, 1.5, 2.0))
+COSTS = StepCosts(
+    first=0.5, following=0.125, catch_up=0.25, verify=(1.0, 1.125, 1.25, 1.5, 2.0), width_change=0.0625
+)
 KNOWN = Calibration(COSTS, 0.01, 128, 5, True, "2026-01-01T00:00:00Z", 0.0)
 STEPS = [Step(2, 2, False, 3), Step(2, 1, True, 2), Step(2, 2, False, 3), Step(2, 0, True, 1)]
 COUNTS = summarise(STEPS, 2)
@@ -57,6 +59,7 @@ def test_fixed_length_by_hand() -> None:
             "k": 2,
             "after_full_acceptance": 0.5,
         },
+        "width_change": 0.0625,
         "target_pass_s": 0.01,
         "context": 128,
         "rounds": 5,

@@ -19,7 +19,7 @@ def variant(k: int | str, cost: float) -> lengths.Variant:
     steps = [Step(drafted, drafted, False, drafted + 1), Step(drafted, 0, True, 1)]
     made = Generation(0, [0], list(range(drafted + 2)), steps)
     per_step = cost * (drafted + 2) / 2
-    return lengths.Variant(made, [per_step, per_step, 9.0], [cost, cost, 9.0])
+    return lengths.Variant(made, [*[per_step] * 5, 9.0], [*[cost] * 5, 9.0])
 
 
 def results(prompts: int = 6) -> list[tuple[dict[int | str, lengths.Variant], Calibration]]:
@@ -54,7 +54,21 @@ def test_recommended_against_measured_best() -> None:
     recommended = lengths._recommended(results())
     assert recommended["measured_best_k"] == 5
     chosen = recommended["recommended_k"]
-    assert recommended["recommended_over_best"] == pytest.approx(0.5 / (0.5 + 0.05 * abs(5 - chosen)))
+    ratio = 0.5 / (0.5 + 0.05 * abs(5 - chosen))
+    assert recommended["recommended_over_best"] == pytest.approx(ratio)
+    assert recommended["ci95"] is None  # equal prompts tell of no spread
+
+
+def test_luck_makes_no_best_length() -> None:
+    """A length that is fastest in every other round only, and slow between, is no rival for the recommended one."""
+    lucky = results()
+    chosen = lengths._recommended(lucky)["recommended_k"]
+    for variants, _ in lucky:
+        variants[1].token_cost = [0.1, 2.0] * 3
+        variants[chosen].token_cost = [0.5] * 6
+    # Rounds 1, 3, 5 are compared with the best of the others, which is k = 1 at 2.0; the others with k = 5 at 0.5.
+    found = lengths._recommended(lucky)["recommended_over_best"]
+    assert found == pytest.approx((2.0 + 0.5) / (0.5 + 0.5))
 
 
 def test_tables_hold_every_row() -> None:
@@ -63,12 +77,18 @@ def test_tables_hold_every_row() -> None:
     result = {
         "rows": rows,
         "auto": {"best_fixed_k": 5, "auto_over_best_fixed": 1.1, "ci95": None},
-        "recommended": {"recommended_k": 4, "measured_best_k": 5, "recommended_over_best": 0.9},
+        "recommended": {
+            "recommended_k": 4,
+            "measured_best_k": 5,
+            "recommended_over_best": 0.9,
+            "ci95": (0.8, 1),
+        },
     }
     text = tables.lengths({"pair": result})
     assert "| all | auto | 3.00 | – | 2.200 | – | – | – |" in text
     assert text.count("| all |") == 9
     assert "auto / best fixed k (5): 1.100." in text
+    assert "0.900 (95 % 0.800 to 1.000)." in text
     checked = [
         {
             "pair": "p",

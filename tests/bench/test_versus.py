@@ -137,7 +137,7 @@ def test_the_table_shows_every_ratio() -> None:
     text = tables.peer({"embedded": [row()]}, {"embedded": alone(1.5)})
     assert "| embedded (Apache-2.0) | 4 | 2 | 10.0 | 8.3 | **1.20 (1.20–1.20)** | 1.50 (1.50–1.50) |" in text
     assert "| 2/2 | 8, 5; 8, 5 | 6 (1, 0) |" in text
-    assert "| embedded | 4 | 10.0 % | 7.5 % | 2.5 % | 113 | 77 |" in text
+    assert "| embedded | 4 | 10.0 % | 7.5 % | 2.5 % | 1.33 | 113 | 77 |" in text
     assert "| q8_0 | 37 | 15.0 | 1.50 (1.50–1.50) |" in text
     assert text.count("CPU : AVX2 = 1") == 2
 
