@@ -11,6 +11,7 @@ from contextlib import closing
 from websockets.frames import CloseCode
 
 from agent import logs
+from agent.attest import PUBLIC, Attester, open_attester
 from agent.capability import CapabilityWatch
 from agent.errors import AgentError
 from agent.runs import RunManager
@@ -26,7 +27,7 @@ FIRST_LOOK_S = 10.0
 log = logging.getLogger(__name__)
 
 
-async def run_agent(settings: AgentSettings, store: Store) -> None:
+async def run_agent(settings: AgentSettings, store: Store, attester: Attester) -> None:
     """Serve until SIGTERM or SIGINT, then stop tidily.
 
     Raises:
@@ -45,6 +46,7 @@ async def run_agent(settings: AgentSettings, store: Store) -> None:
         queue_limit=settings.queue_limit,
         max_deadline_s=settings.max_deadline_s,
         expiry_s=settings.expiry_s,
+        attester=attester,
     )
     capability = CapabilityWatch(supervisor, runs)
     token = settings.tower_token
@@ -88,7 +90,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     logs.configure()
     try:
         with closing(Store(settings.state)) as store:
-            asyncio.run(run_agent(settings, store))
+            attester = open_attester(settings.state)
+            public = str(settings.state / PUBLIC)
+            log.info(
+                "results are signed", extra={"data": {"keyid": attester.key.keyid, "public_key": public}}
+            )
+            asyncio.run(run_agent(settings, store, attester))
     except AgentError as exc:
         print(f"agent: {exc}", file=sys.stderr)
         return 1

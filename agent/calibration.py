@@ -30,8 +30,11 @@ from shared.curve import StepCosts
 WIDEST = 17
 """Tokens of the widest pass that is timed: the longest draft, and the pending token."""
 
-SECONDS, LONGEST_S = 2.0, 8.0
-ROUNDS, FEWEST_ROUNDS, MOST_ROUNDS = 6, 4, 24
+NEAR, FAR_EVERY = 9, 3
+"""Passes over more than `NEAR` tokens are rarely made, so only every third round times one of them."""
+
+SECONDS, LONGEST_S = 4.0, 10.0
+ROUNDS, FEWEST_ROUNDS, MOST_ROUNDS = 6, 4, 48
 """Rounds go on to `ROUNDS` and `SECONDS`, but after `LONGEST_S` only to `FEWEST_ROUNDS`.
 
 Even numbers, so that a drift of the machine meets the rounds up and down alike.
@@ -138,10 +141,9 @@ def _rounds(
     gc.disable()
     began, processor, done = time.perf_counter(), time.process_time(), 0
     try:
-        while done < MOST_ROUNDS and (done < ROUNDS or time.perf_counter() - began < SECONDS):
-            if done >= FEWEST_ROUNDS and time.perf_counter() - began > LONGEST_S:
-                break
-            widths = range(2, widest + 1) if done % 2 == 0 else range(widest, 1, -1)
+        while done % 2 or not _enough(done, time.perf_counter() - began):
+            widths = [w for w in range(2, widest + 1) if w <= NEAR or (w + done) % FAR_EVERY == 0]
+            widths = widths if done % 2 == 0 else widths[::-1]
             units, times = _plain(target, tokens, base, rule), []
             for place, width in enumerate(widths):
                 # The first pass reads one token or two in turn; only some steps go through all draft passes.
@@ -181,6 +183,13 @@ def _rounds(
         measured_at=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         measured_unix=now.timestamp(),
     )
+
+
+def _enough(rounds: int, seconds: float) -> bool:
+    """Whether so many rounds in so much time will do."""
+    if seconds > LONGEST_S:
+        return rounds >= FEWEST_ROUNDS
+    return rounds >= MOST_ROUNDS or (rounds >= ROUNDS and seconds >= SECONDS)
 
 
 def _plain(target: CausalModel, tokens: Sequence[int], base: int, rule: Rule) -> list[float]:

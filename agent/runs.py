@@ -18,6 +18,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from agent.attest import Attester
 from agent.errors import (
     AgentError,
     Busy,
@@ -35,7 +36,7 @@ from shared.canonical import canonical_bytes
 from shared.errors import SpecdecError
 from shared.labels import UNAVAILABLE
 from shared.runid import bound_request, digest_text, split
-from shared.schemas import EnergyUnavailable, QueueState, RunRequest, explain
+from shared.schemas import EnergyUnavailable, Envelope, QueueState, RunRequest, explain
 from shared.wire import (
     AcceptedFrame,
     ErrorCode,
@@ -115,6 +116,7 @@ class RunManager:
         queue_limit: int = 4,
         max_deadline_s: float = 600.0,
         expiry_s: float = 3600.0,
+        attester: Attester | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Prepare; runs are decoded between `start` and `close`.
@@ -125,6 +127,7 @@ class RunManager:
             queue_limit: How many runs may wait while one is decoded.
             max_deadline_s: No run gets more time than this, waiting included.
             expiry_s: How long the outcome of a run is kept.
+            attester: Signs results; without it they are not signed.
             clock: Tells the wall-clock time, in Unix seconds.
         """
         self._store = store
@@ -132,6 +135,7 @@ class RunManager:
         self._queue_limit = queue_limit
         self._max_deadline_s = max_deadline_s
         self._expiry_s = expiry_s
+        self._attester = attester
         self._clock = clock
         self._live: dict[str, Run] = {}
         self._waiting: deque[Run] = deque()
@@ -322,7 +326,7 @@ class RunManager:
             event = await self._decoder.run(
                 run.run_id, run.request.model_dump(), deadline=run.deadline, on_progress=on_progress
             )
-            outcome = _result(run, event, self._clock())
+            outcome = _result(run, event, self._clock(), self._attester)
         except AgentError as exc:
             outcome = failed(run.run_id, exc)
         except Exception:
@@ -376,8 +380,8 @@ def failed(run_id: str | None, error: SpecdecError) -> FailedFrame:
     return FailedFrame(run_id=run_id, code=code, detail=str(error))
 
 
-def _result(run: Run, event: ResultEvent, ended_at: float) -> ResultFrame:
-    """Return the result frame of a run that ended at this Unix time.
+def _result(run: Run, event: ResultEvent, ended_at: float, attester: Attester | None) -> ResultFrame:
+    """Return the result frame of a run that ended at this Unix time, signed if there is an attester.
 
     Raises:
         AgentError: What the worker measured does not have the right form.
@@ -396,6 +400,9 @@ def _result(run: Run, event: ResultEvent, ended_at: float) -> ResultFrame:
                 "ended_at": datetime.fromtimestamp(ended_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             }
         )
+        if attester is not None:
+            envelope = attester.envelope(frame.model_dump(mode="json"))
+            frame = frame.model_copy(update={"attestation": Envelope.model_validate(envelope)})
         encode(frame)
     except ValidationError as exc:
         raise AgentError(f"the decode worker's result is not valid: {explain(exc)}") from None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import gc
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,6 +18,7 @@ from agent import calibration, loaded
 from agent.calibration import (
     FEWEST_ROUNDS,
     MOST_ROUNDS,
+    NEAR,
     ROUNDS,
     STALE_S,
     WIDEST,
@@ -110,6 +113,20 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+@pytest.fixture
+def rounds(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of the pass with which each round begins."""
+    plain, begins, numbers = calibration._plain, list[int](), itertools.count()
+
+    def noting(*arguments: Any) -> list[float]:
+        if next(numbers) % 2 == 0:  # a round's plain passes come before and after
+            begins.append(clock.passes)
+        return plain(*arguments)
+
+    monkeypatch.setattr(calibration, "_plain", noting)
+    return begins
+
+
 def measured(
     clock: Clock,
     *,
@@ -174,17 +191,17 @@ def test_costs_are_rounded_to_four_digits(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("slow_round", range(ROUNDS))
-def test_a_slow_round_changes_nothing(clock: Clock, slow_round: int) -> None:
+def test_a_slow_round_changes_nothing(clock: Clock, rounds: list[int], slow_round: int) -> None:
     """A machine that is six times slower for a whole round gives the same costs."""
-    undisturbed = measured(clock)
-    assert undisturbed is not None
-    filling = 2  # passes that fill the caches, before the rounds
-    a_round = (clock.passes - filling) // undisturbed.rounds
+    clock.slowness = lambda number: 4.0
+    assert measured(clock) is not None
+    starts = list(rounds)
+    assert len(starts) == ROUNDS
     clock.passes = 0
-    clock.slowness = lambda number: 6.0 if (number - filling) // a_round == slow_round else 1.0
+    clock.slowness = lambda number: 24.0 if bisect.bisect(starts, number) == slow_round + 1 else 4.0
     found = measured(clock)
     assert found is not None and found.rounds == ROUNDS
-    assert (found.costs, found.target_s) == (COSTS, UNIT)
+    assert (found.costs, found.target_s) == (COSTS, 4 * UNIT)
 
 
 @pytest.mark.parametrize("slow_pass", [0, 3, 20, 47, 160, 301])
@@ -205,12 +222,16 @@ def test_a_machine_that_slows_down_for_good_changes_no_ratio(clock: Clock) -> No
 
 
 def test_a_machine_that_slows_down_evenly_changes_hardly_anything(clock: Clock) -> None:
-    """Going through the widths up and down, between plain passes, cancels a drift: 35 % moves no cost by 0.3 %."""
+    """Going through the widths up and down, between plain passes, cancels a drift: 35 % moves no cost by 0.3 %.
+
+    Costs of wide passes, which few rounds time, move by up to 1.5 %.
+    """
     clock.slowness = lambda number: 1 + 0.0005 * number
     found = measured(clock)
     assert found is not None and found.rounds % 2 == 0
     assert clock.slowness(clock.passes) > 1.35
-    assert found.costs.verify == pytest.approx(COSTS.verify, rel=0.003)
+    assert found.costs.verify[:NEAR] == pytest.approx(COSTS.verify[:NEAR], rel=0.003)
+    assert found.costs.verify == pytest.approx(COSTS.verify, rel=0.015)
     assert found.costs.warming == pytest.approx(COSTS.warming, rel=0.003)
     parts = (found.costs.first, found.costs.following, found.costs.catch_up)
     assert parts == pytest.approx((FIRST, SETTLED, CATCH_UP), rel=0.003)
@@ -224,32 +245,31 @@ def test_disturbance_in_most_rounds_is_seen(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    ("speed", "rounds"),
-    [(1e-6, MOST_ROUNDS), (2.0, ROUNDS), (8.0, 4), (16.0, FEWEST_ROUNDS), (1e3, FEWEST_ROUNDS)],
+    ("speed", "count"),
+    [
+        (1e-6, MOST_ROUNDS),
+        (2.0, 10),
+        (4.0, ROUNDS),
+        (8.0, ROUNDS),
+        (16.0, FEWEST_ROUNDS),
+        (1e3, FEWEST_ROUNDS),
+    ],
 )
-def test_rounds_go_on_while_there_is_time(clock: Clock, speed: float, rounds: int) -> None:
-    """Quick models get the most rounds, others enough, slow ones as many as fit into eight seconds, at least three."""
+def test_rounds_go_on_while_there_is_time(clock: Clock, speed: float, count: int) -> None:
+    """Quick models get the most rounds, others enough, slow ones as many as fit into ten seconds, at least four."""
     clock.slowness = lambda number: speed
     found = measured(clock)
-    assert found is not None and found.rounds == rounds
+    assert found is not None and found.rounds == count
 
 
-def test_rounds_end_with_the_time(clock: Clock) -> None:
-    """Between these limits rounds go on until two seconds have passed, and no longer."""
-    ends: list[float] = []
-    steps = 0
-
-    def note() -> None:
-        nonlocal steps
-        steps += 1
-        if steps % (WIDEST - 1) == 1:
-            ends.append(clock.now)
-
+def test_rounds_end_with_the_time(clock: Clock, rounds: list[int]) -> None:
+    """Between these limits rounds go on in twos until the time has passed, and no longer."""
     clock.slowness = lambda number: 0.5
-    found = measured(clock, between=note)
-    assert found is not None and ROUNDS < found.rounds == len(ends) < MOST_ROUNDS
-    # The last round began within two seconds, and would not have if they had passed by then.
-    assert ends[-1] < calibration.SECONDS + (ends[1] - ends[0]) and clock.now >= calibration.SECONDS
+    found = measured(clock)
+    assert found is not None and ROUNDS < found.rounds == len(rounds) < MOST_ROUNDS
+    assert found.rounds % 2 == 0
+    two = clock.now / found.rounds * 2
+    assert calibration.SECONDS <= clock.now < calibration.SECONDS + 1.2 * two
 
 
 @pytest.mark.parametrize(
