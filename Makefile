@@ -2,7 +2,7 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 
-.PHONY: setup demo test serve lint bench clean
+.PHONY: setup demo test serve lint bench build clean
 
 setup: $(VENV)/.ready  ## everything the other targets need, once
 
@@ -26,5 +26,8 @@ lint: setup  ## ruff and mypy
 bench: setup  ## benchmarks, written to bench/results/
 	$(PY) -m bench
 
+build: setup  ## the Lambda artifact with provenance and bill of materials, in dist/; ARCH=x86_64 for the other one
+	$(PY) -m tools.build --arch $(or $(ARCH),arm64)
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .aws-sam
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .aws-sam dist

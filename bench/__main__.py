@@ -3,6 +3,7 @@
 * `curve`: measured runs of the embedded pair over k, on prose and code (embedded.json, embedded.md)
 * `lengths`: every k and "auto" against plain decoding, and whether the calibration knew it (lengths-PAIR.*)
 * `crosscheck`: our tokens and counts against llama.cpp's server's, prompt by prompt (crosscheck.*)
+* `receipts`: making, signing and storing receipts, and what that adds to a run (receipts.*)
 * `peer`: our loop against llama.cpp's own server, built and run like ours, and every format alone (peer-PAIR.*)
 """
 
@@ -16,10 +17,10 @@ from typing import Any
 
 from agent.loaded import LoadedPair, load_pair
 from agent.pairs import choose_pair
-from bench import crosscheck, curve, formats, lengths, peer, report, tables, versus
+from bench import crosscheck, curve, formats, lengths, peer, receipts, report, tables, versus
 from bench.models import BenchPair, embedded, embedded_files, smollm2, smollm2_files, tokens
 
-PARTS = ("curve", "lengths", "crosscheck", "peer")
+PARTS = ("curve", "lengths", "crosscheck", "receipts", "peer")
 KS = (4, 6)
 
 
@@ -87,6 +88,11 @@ def _crosscheck(options: argparse.Namespace) -> tuple[str, dict[str, Any], str]:
     return "crosscheck", {"checked": checked}, tables.crosscheck(checked)
 
 
+def _receipts(options: argparse.Namespace) -> tuple[str, dict[str, Any], str]:
+    result = receipts.measure(options.rounds)
+    return "receipts", result, receipts.markdown(result)
+
+
 def _peer(options: argparse.Namespace) -> tuple[str, dict[str, Any], str]:
     binary = peer.server_binary(options.peer_dir)
     compared: dict[str, list[dict[str, Any]]] = {}
@@ -114,7 +120,13 @@ def _pairs(options: argparse.Namespace) -> list[BenchPair]:
     return pairs
 
 
-_MEASURES = {"curve": _curve, "lengths": _lengths, "crosscheck": _crosscheck, "peer": _peer}
+_MEASURES = {
+    "curve": _curve,
+    "lengths": _lengths,
+    "crosscheck": _crosscheck,
+    "receipts": _receipts,
+    "peer": _peer,
+}
 
 if __name__ == "__main__":
     main()

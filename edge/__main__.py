@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from edge.keyring import Keyring
 from edge.local_server import serve
 from edge.pool import WorkerDied, WorkerPool
 from edge.settings import EdgeSettings
@@ -31,12 +32,23 @@ def main(argv: Sequence[str] | None = None) -> int:
             environ["SPECDEC_TOWER_URL"] = arguments.tower_url
         if arguments.token_file is not None:
             environ["SPECDEC_TOWER_TOKEN"] = _token(arguments.token_file)
+        if arguments.tower_public_key is not None:
+            environ["SPECDEC_TOWER_PUBLIC_KEY"] = str(arguments.tower_public_key)
+        if arguments.signing_key_file is not None:
+            environ |= {"SPECDEC_SIGNER": "file", "SPECDEC_SIGNING_KEY_FILE": str(arguments.signing_key_file)}
+        if arguments.receipts_dir is not None:
+            environ["SPECDEC_RECEIPTS_DIR"] = str(arguments.receipts_dir)
         settings = load(EdgeSettings, environ)
+        # All workers use the same key, so it is made here if need be; and what is wrong with one shows here.
+        signer = Keyring(settings).signer
         if settings.run_secret is None:
             # All workers need the same one. Run ids then live as long as this server.
             environ["SPECDEC_RUN_SECRET"] = secrets.token_hex(32)
         tokens = settings.tower_token or settings.tower_token_secret
-        about = f"the tower is {settings.tower_url}, {'with' if tokens else 'without'} a token"
+        about = (
+            f"the tower is {settings.tower_url}, {'with' if tokens else 'without'} a token; "
+            f"receipts are {'signed' if signer else 'not signed'}"
+        )
         asyncio.run(_serve(arguments, environ, about))
     except OSError as error:
         where = f"{arguments.host}:{arguments.port}"
@@ -72,6 +84,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=port, default=8080, help="port; 0 picks a free one (default 8080)")
     parser.add_argument("--tower-url", help="websocket URL of the agent; overrides SPECDEC_TOWER_URL")
     parser.add_argument("--token-file", type=Path, help="file with the agent's token")
+    parser.add_argument("--tower-public-key", type=Path, help="file with the key that the tower signs by")
+    parser.add_argument("--signing-key-file", type=Path, help="sign receipts by this key; made if not there")
+    parser.add_argument("--receipts-dir", type=Path, help="keep receipts in this directory")
     workers = _whole_number(1, 64)
     parser.add_argument("--workers", type=workers, default=24, help="runs handled at once (default 24)")
     return parser

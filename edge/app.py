@@ -20,10 +20,13 @@ from edge.credentials import token_source
 from edge.deadline import Deadline
 from edge.health import Prober, health
 from edge.intake import lower_headers, parse_curve, parse_idempotency_key, parse_preference, parse_run
-from edge.payloads import curve_payload, receipt
+from edge.issuer import Issuer, open_store
+from edge.keyring import Keyring
 from edge.problems import PROBLEM_TYPE, Problem
-from edge.runs import Answer, Runs
+from edge.runs import Answer, Runs, receipt_link
 from edge.settings import EdgeSettings
+from edge.signing import SigningFailed
+from edge.store import payload_bytes
 from edge.tower import Tower
 from shared import settings as shared_settings
 from shared.labels import BASE_PATH
@@ -31,8 +34,15 @@ from shared.runid import RunKeys
 
 logger = logging.getLogger("edge")
 
-# Kept back from the function's timeout for building the answer.
+# Kept back from the function's timeout for building the answer; more where AWS is asked to sign and store it, which
+# takes so long at worst: one call to read, one to sign, each with a second attempt.
 RESERVE_S = 2.0
+AWS_RESERVE_S = 6.0
+
+# What has a digest for a name never changes.
+FOR_EVER = "public, max-age=31536000, immutable"
+
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 Handler = Callable[[dict[str, Any], Any], dict[str, Any]]
 
@@ -42,6 +52,8 @@ _ROUTES = [
     (re.compile(r"/curve"), ("GET",)),
     (re.compile(r"/run"), ("POST",)),
     (re.compile(r"/runs/[^/]+"), ("GET", "DELETE")),
+    (re.compile(r"/receipts/[^/]+(/payload)?"), ("GET",)),
+    (re.compile(r"/keys"), ("GET",)),
 ]
 
 
@@ -51,12 +63,16 @@ def create_handler(settings: EdgeSettings) -> Handler:
     tower = Tower(settings.tower_url, token_source(settings))
     keys = RunKeys(settings.run_secret.get_secret_value().encode()) if settings.run_secret else None
     prober = Prober(tower)
-    runs = Runs(settings, keys, tower)
+    keyring = Keyring(settings)
+    issuer = Issuer(keyring, open_store(settings))
+    runs = Runs(settings, keys, tower, issuer, keyring.tower_keys)
+
+    reserve_s = AWS_RESERVE_S if settings.signer == "kms" or settings.receipts_table else RESERVE_S
 
     def budget() -> Deadline:
         """Return when this invocation must have its answer."""
         remaining_ms = app.lambda_context.get_remaining_time_in_millis()
-        return Deadline.after(max(0.0, remaining_ms / 1000 - RESERVE_S))
+        return Deadline.after(max(0.0, remaining_ms / 1000 - reserve_s))
 
     @app.get(f"{BASE_PATH}/health")
     def get_health() -> Response[str]:
@@ -64,8 +80,9 @@ def create_handler(settings: EdgeSettings) -> Handler:
 
     @app.get(f"{BASE_PATH}/curve")
     def get_curve() -> Response[str]:
-        query = parse_curve(app.current_event.raw_event, settings.k, settings.cost_ratio)
-        return _json(200, receipt(curve_payload(query)))
+        query, store = parse_curve(app.current_event.raw_event, settings.k, settings.cost_ratio)
+        receipt, stored = issuer.curve(query, store=store)
+        return _json(200, receipt, _link(receipt) if stored else {})
 
     @app.post(f"{BASE_PATH}/run")
     def post_run() -> Response[str]:
@@ -92,6 +109,25 @@ def create_handler(settings: EdgeSettings) -> Handler:
     @app.delete(f"{BASE_PATH}/runs/<run_id>")
     def delete_run(run_id: str) -> Response[str]:
         return _answer(runs.cancel(run_id, budget()))
+
+    @app.get(f"{BASE_PATH}/receipts/<digest>")
+    def get_receipt(digest: str) -> Response[str]:
+        receipt = issuer.stored(_digest(digest))
+        return _json(200, receipt, {**_link(receipt), **_kept(receipt)})
+
+    @app.get(f"{BASE_PATH}/receipts/<digest>/payload")
+    def get_payload(digest: str) -> Response[str]:
+        receipt = issuer.stored(_digest(digest))
+        headers = {"Cache-Control": FOR_EVER, "ETag": f'"{digest}"'}
+        return Response(200, "application/json", payload_bytes(receipt).decode("utf-8"), headers)
+
+    @app.get(f"{BASE_PATH}/keys")
+    def get_keys() -> Response[str]:
+        try:
+            answer = keyring.answer()
+        except SigningFailed:
+            raise Problem(503, "The edge's public key cannot be had now.", {"Retry-After": "20"}) from None
+        return _json(200, answer, {"Cache-Control": "public, max-age=300"})
 
     def on_problem(problem: Problem) -> Response[str]:
         return _problem(problem)
@@ -137,6 +173,21 @@ def _no_route(method: str, path: str) -> Problem:
                 allow = ", ".join(methods + ("HEAD",) * ("GET" in methods))
                 return Problem(405, f"This path takes {allow} only.", {"Allow": allow})
     return Problem(404, f"There is nothing here; the service lives under {BASE_PATH}/.")
+
+
+def _digest(text: str) -> str:
+    if not _DIGEST.fullmatch(text):
+        raise Problem(404, "A receipt is named by the 64 hex digits of its payload's SHA3-256.")
+    return text
+
+
+def _link(receipt: Mapping[str, Any]) -> dict[str, str]:
+    return {"Link": receipt_link(receipt)}
+
+
+def _kept(receipt: Mapping[str, Any]) -> dict[str, str]:
+    """How long a stored receipt may be kept by others: for ever once it is signed."""
+    return {"Cache-Control": FOR_EVER if receipt["signature"]["signed"] else "no-cache"}
 
 
 def _answer(answer: Answer) -> Response[str]:

@@ -20,6 +20,9 @@ ENDPOINTS = {
     "run": f"POST {labels.BASE_PATH}/run",
     "run_status": f"GET {labels.BASE_PATH}/runs/{{run_id}}",
     "run_cancel": f"DELETE {labels.BASE_PATH}/runs/{{run_id}}",
+    "receipt": f"GET {labels.BASE_PATH}/receipts/{{digest}}",
+    "receipt_payload": f"GET {labels.BASE_PATH}/receipts/{{digest}}/payload",
+    "keys": f"GET {labels.BASE_PATH}/keys",
 }
 
 

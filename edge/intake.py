@@ -49,15 +49,22 @@ def parse_run(event: Mapping[str, Any], default_k: int) -> RunRequest:
         raise Problem(422, explain(error) + ".") from None
 
 
-def parse_curve(event: Mapping[str, Any], default_k: int, default_cost_ratio: float) -> CurveQuery:
-    """Read the query of ``GET /curve``.
+def parse_curve(
+    event: Mapping[str, Any], default_k: int, default_cost_ratio: float
+) -> tuple[CurveQuery, bool]:
+    """Read the query of ``GET /curve``, and whether its receipt is to be stored (``store=1``).
 
     API Gateway joins repeated parameters with commas in ``queryStringParameters``; ``rawQueryString`` holds
     what was sent.
     """
     pairs = _query_pairs(str(event.get("rawQueryString") or ""))
+    store = [value for name, value in pairs if name == "store"]
+    if len(store) > 1 or store[:1] not in ([], ["0"], ["1"]):
+        raise Problem(422, "store must be 0 or 1, once.")
+    asked = [pair for pair in pairs if pair[0] != "store"]
     try:
-        return CurveQuery.from_pairs(pairs, k=default_k, cost_ratio=default_cost_ratio)
+        query = CurveQuery.from_pairs(asked, k=default_k, cost_ratio=default_cost_ratio)
+        return query, store == ["1"]
     except ValidationError as error:
         raise Problem(422, explain(error) + ".") from None
 

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from edge.build_info import build_identity
 from shared import labels
 from shared.curve import accounting_modeled, expected_speedup
-from shared.receipts import build_receipt, unsigned_signature
 from shared.schemas import CurveQuery
 from shared.wire import ResultFrame
-
-UNSIGNED_NOTE = "no signer is configured on this edge; the digest shows damage, not who made the receipt"
 
 
 def now() -> str:
@@ -20,15 +18,10 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def receipt(payload: dict[str, Any]) -> dict[str, Any]:
-    """Wrap a payload into an unsigned receipt of the payload's own time."""
-    return build_receipt(payload, unsigned_signature(UNSIGNED_NOTE), payload["generated_at"])
-
-
-def curve_payload(query: CurveQuery) -> dict[str, Any]:
-    """Return the payload of ``/curve``."""
+def curve_payload(query: CurveQuery, generated_at: str | None = None) -> dict[str, Any]:
+    """Return the payload of ``/curve``, of this time or of now."""
     accounting = accounting_modeled(query.k, query.cost_ratio, query.verify_cost, query.alpha)
-    return _payload(labels.CURVE_LABEL, labels.UNAVAILABLE, accounting, {})
+    return _payload(labels.CURVE_LABEL, labels.UNAVAILABLE, accounting, {}, generated_at)
 
 
 def roadmap_payload(
@@ -59,8 +52,8 @@ def roadmap_payload(
     return _payload(labels.RUN_ROADMAP, labels.UNAVAILABLE, accounting_modeled(k, cost_ratio), body)
 
 
-def measured_payload(result: ResultFrame, *, cost_ratio: float, tower_id: str) -> dict[str, Any]:
-    """Return the payload of a run whose result has passed every check.
+def measured_payload(result: ResultFrame, *, cost_ratio: float, tower: dict[str, Any]) -> dict[str, Any]:
+    """Return the payload of a run whose result has passed every check; ``tower`` says who measured.
 
     Top-level rates repeat the seed's fields, rounded to four digits; ``measurement`` keeps full precision.
     The payload's time is that of the run's end, so that whoever asks later gets the same receipt.
@@ -87,8 +80,7 @@ def measured_payload(result: ResultFrame, *, cost_ratio: float, tower_id: str) -
         "prompt_commitment": frame["request"]["prompt_commitment"],
         "output_sha3_256": frame["output_sha3_256"],
         "measurement": measurement,
-        # No tower key is pinned on this edge, so the receipt cannot say that this tower measured.
-        "tower": {"id": tower_id, "attested": "UNPINNED"},
+        "tower": tower,
     }
     accounting = accounting_modeled(k, cost_ratio)
     return _payload(labels.RUN_MEASURED, labels.MEASURED, accounting, body, result.ended_at)
@@ -109,6 +101,7 @@ def _payload(
         "accounting_modeled": accounting,
         **body,
         "generated_at": generated_at or now(),
+        "edge": {"build": build_identity()},
         "doctrine": labels.DOCTRINE,
         "citations": labels.CITATIONS,
     }

@@ -31,6 +31,11 @@ _RUNBOOKS: dict[str, list[str]] = {
     FaultKind.SILENT: ["On the tower: see that the agent runs and answers", _HEALTH, _RUN_ANEW],
     FaultKind.CLOSED: [_READ_LOG, _HEALTH, _RUN_ANEW],
     FaultKind.GARBLED: [_SAME_VERSION, _READ_LOG, _RUN_ANEW],
+    "ATTESTATION_FAILED": [
+        "On the edge: set SPECDEC_TOWER_PUBLIC_KEY to tower-key.pub.pem from the tower's state directory",
+        _SAME_VERSION,
+        _RUN_ANEW,
+    ],
     ErrorCode.BUSY: ["Wait, as long as Retry-After says if it is there", _REPEAT],
     ErrorCode.NO_PAIR: ACTIVATION_RUNBOOK,
     ErrorCode.BAD_MESSAGE: [_SAME_VERSION, _REPEAT],

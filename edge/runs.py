@@ -7,18 +7,24 @@ check the tower's answer (`shared.runid`).
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from edge.deadline import Deadline
-from edge.payloads import measured_payload, receipt, roadmap_payload
+from edge.issuer import Issuer
+from edge.payloads import measured_payload, roadmap_payload
 from edge.problems import Problem
 from edge.reasons import failure_reason, repeats_prompt, without_prompt
 from edge.runbooks import runbook
 from edge.settings import EdgeSettings
 from edge.tower import FaultKind, Tower, TowerFault, TowerSession
+from shared import labels
+from shared.attestation import attested, check_attestation
 from shared.checks import check_result
+from shared.errors import SpecdecError
+from shared.keys import TrustedKey
 from shared.labels import BASE_PATH
 from shared.runid import RunIdError, RunKeys, bound_request, digest_text, prompt_commitment, split
 from shared.schemas import RunRequest
@@ -85,8 +91,25 @@ class _Run:
 class Runs:
     """The run routes, apart from HTTP."""
 
-    def __init__(self, settings: EdgeSettings, keys: RunKeys | None, tower: Tower) -> None:
-        """Put the parts together; ``keys`` is None when no run secret is configured."""
+    def __init__(
+        self,
+        settings: EdgeSettings,
+        keys: RunKeys | None,
+        tower: Tower,
+        issuer: Issuer,
+        tower_keys: Sequence[TrustedKey] | None,
+    ) -> None:
+        """Put the parts together.
+
+        Args:
+            settings: The edge's settings.
+            keys: Derive run ids; None when no run secret is configured.
+            tower: The way to the tower.
+            issuer: Makes receipts.
+            tower_keys: The tower's pinned keys; None when none is pinned.
+        """
+        self._issuer = issuer
+        self._tower_keys = tower_keys
         self._settings = settings
         self._keys = keys
         self._tower = tower
@@ -227,6 +250,7 @@ class Runs:
             k=running.k,
             extra={"progress": {**running.progress, "phase": phase}},
             first_steps=[f"GET {run.location} until it answers 200"],
+            final=False,
         )
         return Answer(202, answer.body, {"Location": run.location, "Retry-After": str(RETRY_AFTER_S)})
 
@@ -261,13 +285,38 @@ class Runs:
             return self._roadmap(
                 "REPLY_REFUSED", "the tower's reply failed these checks: " + "; ".join(reasons), run=run
             )
-        payload = measured_payload(
-            result, cost_ratio=self._settings.cost_ratio, tower_id=self._settings.tower_host
-        )
-        body = receipt(payload)
+        word, why = self._attested(result)
+        tower: dict[str, Any] = {"id": self._settings.tower_host, "attested": word}
+        if word == labels.FAILED:
+            logger.warning("reply refused: the attestation failed")
+            return self._roadmap("ATTESTATION_FAILED", why, run=run, extra={"tower": tower})
+        if result.attestation is not None:
+            keyid = result.attestation.signatures[0].keyid
+            tower |= {"keyid": keyid, "attestation": result.attestation.model_dump(mode="json")}
+        payload = measured_payload(result, cost_ratio=self._settings.cost_ratio, tower=tower)
+        answer = self._receipt(payload)
         if bound["include_output"] and result.output is not None:
-            body["output"] = result.output
-        return Answer(200, body)
+            answer.body["output"] = result.output
+        return answer
+
+    def _attested(self, result: ResultFrame) -> tuple[str, str]:
+        """Check who signed the result: VERIFIED, UNPINNED or FAILED, and why it failed."""
+        if self._tower_keys is None and result.attestation is None:
+            return labels.UNPINNED, ""
+        if result.attestation is None:
+            return labels.FAILED, "the tower has not signed its result, and its key is pinned on this edge"
+        try:
+            frame = result.model_dump(mode="json")
+            check_attestation(frame["attestation"], attested(frame), self._tower_keys)
+        except SpecdecError as error:
+            return labels.FAILED, f"the tower's signature over its result does not hold: {error.cause}"
+        return (labels.UNPINNED if self._tower_keys is None else labels.VERIFIED), ""
+
+    def _receipt(self, payload: dict[str, Any], headers: dict[str, str] | None = None) -> Answer:
+        """Return a final answer, signed and stored as far as that can be done."""
+        body, stored = self._issuer.final(payload)
+        link = {"Link": receipt_link(body)} if stored else {}
+        return Answer(200, dict(body), {**link, **(headers or {})})
 
     def _roadmap(
         self,
@@ -279,6 +328,7 @@ class Runs:
         extra: dict[str, Any] | None = None,
         first_steps: list[str] | None = None,
         headers: dict[str, str] | None = None,
+        final: bool = True,
     ) -> Answer:
         payload = roadmap_payload(
             code=str(code),
@@ -288,7 +338,7 @@ class Runs:
             cost_ratio=self._settings.cost_ratio,
             run={**(run.known if run else {}), **(extra or {})},
         )
-        return Answer(200, receipt(payload), headers or {})
+        return self._receipt(payload, headers) if final else Answer(200, self._issuer.interim(payload))
 
 
 def _converse(
@@ -325,6 +375,11 @@ def _converse(
         else:
             progress = {"phase": frame.phase, "done": frame.done, "total": frame.total}
             running = Running(progress, frame.k)
+
+
+def receipt_link(receipt: Mapping[str, Any]) -> str:
+    """Where a stored receipt is to be had (RFC 8288)."""
+    return f'<{BASE_PATH}/receipts/{receipt["payload_sha3_256"]}>; rel="canonical"'
 
 
 def _number(k: int | str) -> int | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from shared.runid import PART_BYTES
 from shared.settings import is_token
@@ -22,6 +24,14 @@ class EdgeSettings(BaseModel):
         k: Draft length when a request names none.
         cost_ratio: Draft step time over target step time, assumed by the modeled numbers.
         wait_s: How long ``POST /run`` waits for a result when the caller states no preference.
+        tower_public_key: The tower's public key or keys, which its results must be signed by: PEM text (a
+            backslash and an n may stand for a line's end), or a file of it.
+        signer: Who signs receipts.
+        kms_key_id: Id or ARN of the KMS key (P-256), for ``kms``.
+        signing_key_file: File of the private key, for ``file``; made when it is not there.
+        keys: What ``GET /keys`` answers, or a file of it: this edge's keys, old ones too, with their times.
+        receipts_table: DynamoDB table that receipts are stored in.
+        receipts_dir: Directory that receipts are stored in, instead.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -33,6 +43,13 @@ class EdgeSettings(BaseModel):
     k: int = Field(default=4, ge=1, le=16)
     cost_ratio: float = Field(default=0.2, ge=0, le=10, allow_inf_nan=False)
     wait_s: float = Field(default=20.0, ge=0, le=27, allow_inf_nan=False)
+    tower_public_key: str | None = None
+    signer: Literal["none", "kms", "file"] = "none"
+    kms_key_id: str | None = Field(default=None, min_length=1)
+    signing_key_file: Path | None = None
+    keys: str | None = None
+    receipts_table: str | None = Field(default=None, min_length=3)
+    receipts_dir: Path | None = None
 
     @field_validator("tower_url")
     @classmethod
@@ -59,6 +76,30 @@ class EdgeSettings(BaseModel):
         if value is not None and len(value.get_secret_value().encode()) < PART_BYTES:
             raise ValueError(f"must be at least {PART_BYTES} bytes long")
         return value
+
+    @field_validator("tower_public_key", "keys")
+    @classmethod
+    def _is_text_or_file(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        if value.lstrip().startswith("{"):
+            return value
+        if value.lstrip().startswith("-----BEGIN"):
+            return value.replace("\\n", "\n")
+        try:
+            return Path(value).read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            raise ValueError("must be the text itself or a file that can be read") from None
+
+    @model_validator(mode="after")
+    def _signer_has_its_key(self) -> Self:
+        needed = {"kms": self.kms_key_id, "file": self.signing_key_file}
+        if self.signer in needed and needed[self.signer] is None:
+            name = {"kms": "SPECDEC_KMS_KEY_ID", "file": "SPECDEC_SIGNING_KEY_FILE"}[self.signer]
+            raise ValueError(f"with SPECDEC_SIGNER={self.signer}, {name} must be set")
+        if self.receipts_table is not None and self.receipts_dir is not None:
+            raise ValueError("set SPECDEC_RECEIPTS_TABLE or SPECDEC_RECEIPTS_DIR, not both")
+        return self
 
     @property
     def tower_host(self) -> str:

@@ -17,8 +17,8 @@ from shared import cli_sweep, labels
 from shared.canonical import CanonicalError, strict_loads
 from shared.cli_parts import MAX_FILE, InputError, add_run_fields, read, run_fields, save_receipt
 from shared.client import Specdec
-from shared.dsse import DsseError, load_keys
 from shared.errors import SpecdecError
+from shared.keys import BadKey, load_keys
 from shared.models import one_line, printable
 from shared.schemas import MAX_PROMPT_BYTES
 from shared.sweep import AUTO
@@ -87,6 +87,12 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument(
         "--key", type=Path, metavar="PEM", help="trusted public keys: PEM or a saved /keys answer"
     )
+    verify.add_argument(
+        "--tower-key",
+        type=Path,
+        metavar="PEM",
+        help="trusted keys of the tower that measured; a saved /keys answer in --key may hold them too",
+    )
     verify.add_argument("--require-signature", action="store_true", help="fail unless a trusted key signed")
     verify.add_argument("--json", action="store_true", help="print the report as JSON")
     verify.set_defaults(command=_verify)
@@ -145,16 +151,22 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    pem = None if args.key is None else read(str(args.key), MAX_FILE)
+    pem, tower_pem = (
+        None if path is None else read(str(path), MAX_FILE) for path in (args.key, args.tower_key)
+    )
     try:
         if pem is not None:
-            load_keys(pem)
+            load_keys(pem, "edge")
+        if tower_pem is not None:
+            load_keys(tower_pem, "tower")
         receipt = strict_loads(read(args.receipt, MAX_FILE))
-    except (DsseError, CanonicalError) as error:
+    except (BadKey, CanonicalError) as error:
         raise InputError("BAD_INPUT", error.cause, error.remedy) from None
     if not isinstance(receipt, dict):
         raise InputError("BAD_INPUT", "the receipt is not a JSON object")
-    report = verify_receipt(receipt, key_pem=pem, require_signature=args.require_signature)
+    report = verify_receipt(
+        receipt, key_pem=pem, tower_pem=tower_pem, require_signature=args.require_signature
+    )
     if not args.json:
         for check in report.checks:
             print(f"{check.status:8} {check.name:12} {one_line(check.detail)}")
@@ -198,6 +210,9 @@ def _measured_rows(payload: dict[str, Any]) -> list[tuple[str, Any]]:
         rows.append(("energy", f"{labels.UNAVAILABLE} ({energy.get('reason') or energy['code']})"))
     rows.append(("output unchanged", payload["quality_delta"]["label"]))
     rows.append(("verdict", "valid" if verdict["valid"] else "not valid: " + ", ".join(verdict["reasons"])))
+    tower = payload.get("tower")
+    if isinstance(tower, dict):
+        rows.append(("tower", f"{tower.get('id')} (its signature: {tower.get('attested')}, says the edge)"))
     return rows
 
 

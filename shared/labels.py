@@ -33,6 +33,11 @@ SAMPLED: Final = "UNAVAILABLE (sampled; distribution-lossless by construction)"
 REPEATS_DIFFER: Final = "repeats of the speculative decoding did not give the same tokens"
 OUTPUT_DIFFERS: Final = "the output differs from the target's own"
 
+# Whether the tower's own signature over its result was checked; FAILED never stands beside a measurement.
+UNPINNED: Final = "UNPINNED"
+VERIFIED: Final = "VERIFIED"
+FAILED: Final = "FAILED"
+
 UNSIGNED_STATUS: Final = "DSSE_PLACEHOLDER"
 SIGNED_STATUS: Final = "DSSE"
 

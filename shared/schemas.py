@@ -350,6 +350,21 @@ class EnergyUnavailable(Described):
 Energy = Annotated[EnergyMeasured | EnergyUnavailable, Field(discriminator="label")]
 
 
+class EnvelopeSignature(Trimmed):
+    """A signature in an envelope, and a hint to its key."""
+
+    keyid: Hex64
+    sig: Annotated[str, Field(max_length=120)]
+
+
+class Envelope(Trimmed):
+    """A tower's DSSE envelope (`shared.attestation`): one signature, and no room for anything else."""
+
+    payloadType: Literal["application/vnd.in-toto+json"]  # noqa: N815 - DSSE's name
+    payload: Annotated[str, Field(max_length=8192)]
+    signatures: Annotated[list[EnvelopeSignature], Field(min_length=1, max_length=1)]
+
+
 class Pair(Trimmed):
     """The same-family pair a tower holds, or why it holds none."""
 

@@ -7,7 +7,7 @@ a warning that says so. The trust root is the key the caller pins, never one ins
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -15,14 +15,15 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from shared import labels
 from shared.canonical import CanonicalError, canonical_bytes, sha3_256_hex
 from shared.checks import check_measurement
+from shared.closeness import same_json
 from shared.curve import CurveError, accounting_modeled, expected_speedup
-from shared.dsse import DsseError, open_envelope, statement, strict_base64, verify_envelope
+from shared.dsse import DsseError, strict_base64
 from shared.models import Trimmed, explain
-from shared.receipts import DIGEST_ALG
+from shared.receipts import DIGEST_ALG, DIGEST_CANONICALIZATION
+from shared.report import Check, Report
 from shared.runid import RunIdError, digest_text, split
 from shared.schemas import Energy, Measurement
-
-Status = Literal["ok", "failed", "warning", "skipped"]
+from shared.verify_signature import Pins, check_origin
 
 _ENERGY: Final[TypeAdapter[Any]] = TypeAdapter(Energy, config=ConfigDict(defer_build=True))
 # What only a measurement can give; without one each is absent, null or UNAVAILABLE.
@@ -37,31 +38,6 @@ _MEASURED_ONLY: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Check:
-    """One check: its name, how it went, and one clause on why."""
-
-    name: str
-    status: Status
-    detail: str
-
-
-@dataclass(frozen=True)
-class Report:
-    """All checks of one receipt."""
-
-    checks: list[Check]
-
-    @property
-    def ok(self) -> bool:
-        """Whether no check failed."""
-        return all(check.status != "failed" for check in self.checks)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The report as a JSON object."""
-        return {"ok": self.ok, "checks": [asdict(check) for check in self.checks]}
-
-
 class _Accounting(Trimmed):
     """The part of `accounting_modeled` from which the rest follows."""
 
@@ -73,21 +49,31 @@ class _Accounting(Trimmed):
     expected_speedup_at_alpha: dict[str, float]
 
 
-def verify_receipt(receipt: Any, *, key_pem: bytes | None = None, require_signature: bool = False) -> Report:
+def verify_receipt(
+    receipt: Any,
+    *,
+    key_pem: bytes | None = None,
+    tower_pem: bytes | None = None,
+    require_signature: bool = False,
+    now: datetime | None = None,
+) -> Report:
     """Make every check on a receipt that can be made offline.
 
     Args:
         receipt: The parsed receipt, whatever it is.
-        key_pem: Pinned public keys (see `dsse.load_keys`), or None.
+        key_pem: The edge's pinned public keys (see `keys.load_keys`), or None.
+        tower_pem: The tower's, or None; a saved `GET /keys` answer in `key_pem` may hold them too.
         require_signature: Fail a receipt whose signature is missing or cannot be checked.
+        now: The time to compare dates with; by default this machine's.
 
     Returns:
         The report; malformed receipts give failed checks, never an exception.
     """
-    return Report(list(_checks(receipt, key_pem, require_signature)))
+    pins = Pins(key_pem, tower_pem, require_signature, now or datetime.now(UTC))
+    return Report(list(_checks(receipt, pins)))
 
 
-def _checks(receipt: Any, key_pem: bytes | None, require_signature: bool) -> Iterator[Check]:
+def _checks(receipt: Any, pins: Pins) -> Iterator[Check]:
     if not isinstance(receipt, dict) or not isinstance(receipt.get("payload"), dict):
         yield Check("receipt", "failed", "it is not a JSON object with a payload")
         return
@@ -105,11 +91,13 @@ def _checks(receipt: Any, key_pem: bytes | None, require_signature: bool) -> Ite
     if "measurement" in payload:
         yield from _measured(payload)
     yield _binding(payload)
+    if "output" in receipt:
+        yield _output(receipt["output"], payload)
     if "prompt_salt" in receipt:
         yield Check(
             "salt", "warning", "prompt_salt is in this file: whoever has it can test guesses of the prompt"
         )
-    yield _signature(receipt, payload, key_pem, require_signature)
+    yield from check_origin(receipt, pins)
 
 
 def _receipt(receipt: dict[str, Any]) -> Check:
@@ -123,6 +111,8 @@ def _receipt(receipt: dict[str, Any]) -> Check:
 def _digest(receipt: dict[str, Any], data: bytes) -> Check:
     if receipt.get("digest_alg", DIGEST_ALG) != DIGEST_ALG:
         return Check("digest", "failed", f"digest_alg is not {DIGEST_ALG}")
+    if receipt.get("digest_canonicalization", DIGEST_CANONICALIZATION) != DIGEST_CANONICALIZATION:
+        return Check("digest", "failed", "digest_canonicalization is not the one known here")
     if receipt.get("payload_sha3_256") != sha3_256_hex(data):
         return Check("digest", "failed", "payload_sha3_256 is not the SHA3-256 of the payload")
     return Check("digest", "ok", "the payload's SHA3-256 matches")
@@ -228,16 +218,31 @@ def _summary(payload: dict[str, Any], measurement: Measurement) -> list[str]:
         "mean_accepted_len": measurement.mean_accepted_len,
         "speedup_modeled": speedup,
     }
-    wrong = [name for name, value in repeats.items() if not _equal(payload.get(name), value)]
+    wrong = [name for name, value in repeats.items() if not same_json(payload.get(name), value)]
     for name, full in rounded.items():
         given = payload.get(name)
-        if not (_equal(given, full) or full is not None and _equal(given, round(full, 4))):
+        if not (same_json(given, full) or full is not None and same_json(given, round(full, 4))):
             wrong.append(name)
     try:
         _ENERGY.validate_python(payload.get("energy"))
     except ValidationError:
         wrong.append("energy")
     return wrong
+
+
+def _output(output: Any, payload: dict[str, Any]) -> Check:
+    """Compare the text beside the receipt with its digest; bytes that are no UTF-8 are not in the text."""
+    if isinstance(output, str) and "\ufffd" in output:
+        return Check("output", "skipped", "the text does not hold all of its bytes")
+    try:
+        fits = isinstance(output, str) and sha3_256_hex(output.encode("utf-8")) == payload.get(
+            "output_sha3_256"
+        )
+    except UnicodeEncodeError:
+        fits = False
+    if not fits:
+        return Check("output", "failed", "output is not the text that output_sha3_256 names")
+    return Check("output", "ok", "output_sha3_256 names this text")
 
 
 def _binding(payload: dict[str, Any]) -> Check:
@@ -258,49 +263,3 @@ def _binding(payload: dict[str, Any]) -> Check:
         if asked != (request.get("k"), request.get("n")):
             return Check("binding", "failed", "measurement is not of the requested k and n")
     return Check("binding", "ok", "run_id names the request")
-
-
-def _signature(
-    receipt: dict[str, Any], payload: dict[str, Any], key_pem: bytes | None, require_signature: bool
-) -> Check:
-    block = receipt.get("signature")
-    if not isinstance(block, dict) or not isinstance(block.get("signed"), bool):
-        return Check("signature", "failed", "the receipt does not say whether it is signed")
-    unproven: Status = "failed" if require_signature else "warning"
-    if not block["signed"]:
-        if block.get("status") != labels.UNSIGNED_STATUS or "envelope" in block:
-            return Check("signature", "failed", "an unsigned receipt must say DSSE_PLACEHOLDER")
-        return Check("signature", unproven, "the receipt is not signed")
-    if block.get("status") != labels.SIGNED_STATUS:
-        return Check("signature", "failed", "a signed receipt must say DSSE")
-    envelope = block.get("envelope")
-    try:
-        claimed = verify_envelope(envelope, key_pem) if key_pem is not None else open_envelope(envelope)[0]
-    except DsseError as error:
-        return Check("signature", "failed", error.cause)
-    expected = statement(payload, str(receipt.get("generated_at")))
-    for name in ("_type", "predicateType"):
-        if claimed.get(name) != expected[name]:
-            return Check("signature", "failed", f"the signed statement's {name} is not ours")
-    subjects = claimed.get("subject")
-    digests = [s.get("digest") for s in subjects if isinstance(s, dict)] if isinstance(subjects, list) else []
-    if digests != [expected["subject"][0]["digest"]]:
-        return Check("signature", "failed", "the signed statement is about another payload")
-    predicate = claimed.get("predicate")
-    for name, value in expected["predicate"].items():
-        if not isinstance(predicate, dict) or not _equal(predicate.get(name), value):
-            return Check("signature", "failed", f"the signed statement's {name} is not the receipt's")
-    if key_pem is None:
-        return Check("signature", unproven, "the signature cannot be checked without a pinned key")
-    return Check("signature", "ok", "signed by a pinned key")
-
-
-def _equal(left: Any, right: Any) -> bool:
-    """Equality as JSON: True is not 1, and 1.0 and 1 are one number."""
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(_equal(left[key], right[key]) for key in left)
-    if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(_equal, left, right))
-    return bool(left == right)

@@ -21,6 +21,7 @@ from shared.schemas import (
     Capability,
     Count,
     Energy,
+    Envelope,
     Hex64,
     K,
     Line,
@@ -136,7 +137,7 @@ class ResultFrame(Frame):
     measurement: Measurement
     energy: Energy
     output_sha3_256: Hex64
-    attestation: dict[str, JsonValue] | None = None
+    attestation: Envelope | None = None
     output: str | None = None
     request: dict[str, JsonValue]
     ended_at: UtcTime | None = None

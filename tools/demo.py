@@ -3,7 +3,7 @@
 Starts an agent with the embedded pair and a local edge on free loopback ports, then does what a user would, with the
 `specdec` command: health, run, verify. Ends with exit code 0 only if the run was measured, more than half of the
 examined drafts were accepted, the output was unchanged, a speed-up (whatever it is) was measured, and the receipt
-verifies.
+verifies: signed by the edge, and the measurement in it by the tower.
 """
 
 from __future__ import annotations
@@ -19,11 +19,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from agent.pairs import EMBEDDED
 from shared import labels
 from tools.stack import running
 
 RECEIPT = Path(".specdec") / "demo-receipt.json"
+KEYS = "demo-keys.json"
+"""Name of the file, beside the receipt, with the public keys that it is checked by."""
 
 
 def specdec(*arguments: str) -> int:
@@ -68,11 +72,14 @@ def main(argv: Sequence[str] | None = None) -> int:
                 failed = specdec("health", "--url", stack.edge_url) or specdec(
                     "run", prompt(), "--url", stack.edge_url, "--out", str(receipt)
                 )
-        except RuntimeError as error:
+                keys = receipt.with_name(KEYS)
+                print(f"\n$ curl -s {stack.edge_url}{labels.BASE_PATH}/keys -o {keys}")
+                keys.write_text(httpx.get(f"{stack.edge_url}{labels.BASE_PATH}/keys").raise_for_status().text)
+        except (RuntimeError, httpx.HTTPError) as error:
             print(f"demo: {error}", file=sys.stderr)
             return 1
         print("\nboth stopped; the receipt is checked offline")
-        if failed or specdec("verify", str(receipt)):
+        if failed or specdec("verify", str(receipt), "--key", str(keys), "--require-signature"):
             return 1
         payload = json.loads(receipt.read_text(encoding="utf-8"))["payload"]
     for failure in failures(payload):

@@ -13,6 +13,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.attest import PUBLIC
+
 PATIENCE_S = 60 * float(os.environ.get("SPECDEC_TEST_TIMEOUT_SCALE", "1"))
 """Seconds a process may take until it listens, and until it has stopped."""
 
@@ -39,7 +41,7 @@ def running(
     """Runs both for the length of the block.
 
     Args:
-        state: Folder for the run store, the token, and the processes' logs.
+        state: Folder for the run store, the token, both keys, the receipts, and the processes' logs.
         agent: Further arguments of `python -m agent`.
         edge: Further arguments of `python -m edge`.
         port: The edge's port; 0 picks a free one.
@@ -55,7 +57,14 @@ def running(
     tower_arguments = ["--port", "0", "--state", str(state), "--token-file", str(token), *agent]
     with ExitStack() as stack:
         tower, tower_url = stack.enter_context(listening("agent", tower_arguments, state, both))
-        edge_arguments = ["--port", str(port), "--tower-url", tower_url, "--token-file", str(token), *edge]
+        edge_arguments = ["--port", str(port), "--tower-url", tower_url, "--token-file", str(token)]
+        edge_arguments += [
+            "--tower-public-key",
+            str(state / PUBLIC),
+            "--signing-key-file",
+            str(state / "edge-key.pem"),
+        ]
+        edge_arguments += ["--receipts-dir", str(state / "receipts"), *edge]
         server, edge_url = stack.enter_context(listening("edge", edge_arguments, state, both))
         yield Stack(edge_url, tower_url, tower, server)
 

@@ -4,25 +4,12 @@ from __future__ import annotations
 
 import re
 
-from edge.payloads import curve_payload, now, receipt, roadmap_payload
-from shared.canonical import canonical_bytes, sha3_256_hex
-from shared.schemas import CurveQuery
+from edge.payloads import now, roadmap_payload
 
 
 def test_time_is_rfc_3339_in_utc() -> None:
     """Receipts state whole seconds with a Z."""
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", now())
-
-
-def test_receipt_states_digest_and_that_it_is_unsigned() -> None:
-    """Without a signer the receipt carries the placeholder and says why."""
-    payload = curve_payload(CurveQuery())
-    built = receipt(payload)
-    assert built["schema"] == "szl.a11oy.specdec.receipt.v1"
-    assert built["payload_sha3_256"] == sha3_256_hex(canonical_bytes(payload))
-    assert built["signature"]["signed"] is False
-    assert built["signature"]["status"] == "DSSE_PLACEHOLDER"
-    assert built["signature"]["note"]
 
 
 def test_roadmap_fabricates_nothing() -> None:

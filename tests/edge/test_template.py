@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tools import build
+
 ROOT = Path(__file__).parents[2]
 SAM = Path(sys.executable).parent / "sam"
 
@@ -34,11 +36,31 @@ def test_template_passes_sam_and_cfn_lint(tmp_path: Path) -> None:
     assert "is a valid SAM Template" in done.stdout
 
 
-def test_function_has_one_right_only() -> None:
-    """The function may read one secret, and nothing has a wildcard."""
+def test_function_has_few_rights() -> None:
+    """The function may read one secret, sign by one key, and put and get in one table: nothing else, no wildcard."""
     text = (ROOT / "template.yaml").read_text("utf-8")
-    assert re.findall(r"Action: (.+)", text) == ["secretsmanager:GetSecretValue"]
-    assert re.findall(r"Resource: (.+)", text) == ["!Ref TowerTokenSecretArn"]
+    function = text[text.index("  EdgeFunction:") : text.index("  SigningKey:")]
+    assert re.findall(r"Action: (.+)", function) == [
+        "secretsmanager:GetSecretValue",
+        "[kms:Sign, kms:GetPublicKey]",
+        "[dynamodb:PutItem, dynamodb:GetItem]",
+    ]
+    assert re.findall(r"Resource: (.+)", function) == [
+        "!Ref TowerTokenSecretArn",
+        "!GetAtt SigningKey.Arn",
+        "!GetAtt Receipts.Arn",
+    ]
+    assert "*" not in function.replace("{proxy+}", "")
+
+
+def test_receipts_outlive_the_stack() -> None:
+    """Key and table stay when the stack goes or replaces them, and the table cannot be deleted by mistake."""
+    text = (ROOT / "template.yaml").read_text("utf-8")
+    for name, kind in (("SigningKey", "AWS::KMS::Key"), ("Receipts", "AWS::DynamoDB::Table")):
+        resource = text[text.index(f"  {name}:\n    Type: {kind}") :]
+        assert "DeletionPolicy: Retain\n    UpdateReplacePolicy: Retain" in resource[:200]
+    assert "DeletionProtectionEnabled: true" in text
+    assert "KeySpec: ECC_NIST_P256\n      KeyUsage: SIGN_VERIFY" in text
 
 
 def test_no_cold_start_waits_for_the_token() -> None:
@@ -49,9 +71,10 @@ def test_no_cold_start_waits_for_the_token() -> None:
 
 
 def test_artifact_holds_edge_and_shared_only() -> None:
-    """The build copies the two folders that the function may import, and no other."""
+    """SAM's build is `make build`'s, which packs the two folders that the function may import, and no other."""
     text = (ROOT / "edge" / "Makefile").read_text("utf-8")
-    assert re.findall(r"cp -R (.+) \"\$\(ARTIFACTS_DIR\)/\"", text) == ["edge shared"]
+    assert '-m tools.build --arch $(ARCH) --into "$(ARTIFACTS_DIR)"' in text
+    assert build.SOURCES == ("edge", "shared")
 
 
 def test_packed_packages_are_those_of_the_project() -> None:

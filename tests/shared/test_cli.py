@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from shared import labels
+from shared.canonical import sha3_256_hex
 from shared.cli import main
 from shared.client import Specdec
 from shared.curve import accounting_modeled
+from shared.keys import key_id
 from tests.shared.build import KEYS, PROMPT, measured_payload, receipt, roadmap_payload
 from tests.shared.service import Answer, serve
 from tests.shared.test_dsse import ED25519, P256, pem, signed
@@ -117,7 +119,9 @@ def test_curve(capsys: Capture) -> None:
 def test_measured_run(capsys: Capture, tmp_path: Path) -> None:
     """A measured run prints each number with its label, and saves a receipt that verifies without the salt."""
     out = tmp_path / "saved.json"
-    answer = {**receipt(MEASURED), "prompt_salt": SALT, "output": "line\x1b one\nline two"}
+    output = "line\x1b one\nline two"
+    measured = {**MEASURED, "output_sha3_256": sha3_256_hex(output.encode())}
+    answer = {**receipt(measured), "prompt_salt": SALT, "output": output}
     with serve(Answer(200, answer)) as service:
         assert main(["run", PROMPT, "--url", service.url, "--k", "4", "--wait", "5", "--out", str(out)]) == 0
     assert service.requests[0][2] == {"prompt": PROMPT, "k": 4}
@@ -135,7 +139,7 @@ def test_measured_run(capsys: Capture, tmp_path: Path) -> None:
     assert printed["verdict"] == "valid"
     assert printed["prompt salt"].startswith(SALT)
     assert text.endswith("\nline  one\nline two\n")
-    assert json.loads(out.read_text("utf-8")) == receipt(MEASURED)
+    assert json.loads(out.read_text("utf-8")) == receipt(measured)
     assert main(["verify", str(out)]) == 0
 
 
@@ -239,7 +243,7 @@ def test_run_options(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
         ),
         (
             ["verify", __file__, "--key", __file__],
-            "the key holds no PEM public key; pass a file made by GET /keys or openssl",
+            "the key file holds no public key for this; pass a saved GET /keys answer or PEM",
         ),
     ],
     ids=lambda part: ascii(part)[:48],
@@ -297,7 +301,9 @@ def test_verify_signed(tmp_path: Path, capsys: Capture) -> None:
     mine.write_bytes(pem(ED25519))
     other.write_bytes(pem(P256))
     assert main(["verify", path, "--key", str(mine), "--require-signature"]) == 0
-    assert capsys.readouterr().out.endswith("ok       signature    signed by a pinned key\nOK\n")
+    assert capsys.readouterr().out.endswith(
+        f"ok       signature    signed by the pinned key {key_id(pem(ED25519))[:16]}\nOK\n"
+    )
     assert main(["verify", path, "--key", str(other)]) == 1
     assert "failed   signature    no trusted key made this signature\n" in capsys.readouterr().out
 
@@ -341,7 +347,7 @@ def test_as_a_process(tmp_path: Path) -> None:
     ]
     root = Path(__file__).parents[2]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stderr, done.stdout.splitlines()[-1]) == (0, "", "OK, with 1 warning(s)")
+    assert (done.returncode, done.stderr, done.stdout.splitlines()[-1]) == (0, "", "OK, with 2 warning(s)")
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with subprocess.Popen(
         command, cwd=root, env=buffered, stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from shared import labels
+from shared.canonical import sha3_256_hex
 from shared.client import MAX_ANSWER, ClientError, Specdec
 from shared.curve import accounting_modeled
 from tests.shared.build import KEYS, PROMPT, measured_payload, receipt, roadmap_payload
@@ -82,7 +83,8 @@ def test_curve_of_another_question(asked: dict[str, Any]) -> None:
 
 def test_run_at_once() -> None:
     """A run answered at once: only the given fields are sent, salt and output come back beside the receipt."""
-    beside = {**DONE, "prompt_salt": SALT, "output": "text"}
+    payload = {**measured_payload(), "output_sha3_256": sha3_256_hex(b"text")}
+    beside = {**receipt(payload), "prompt_salt": SALT, "output": "text"}
     with serve(Answer(200, beside)) as service, Specdec(service.url) as client:
         assert client.run(PROMPT, k=4, wait=30, idempotency_key="mine") == beside
     method, path, body, headers = service.requests[0]

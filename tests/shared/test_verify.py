@@ -12,9 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared import labels
+from shared.canonical import sha3_256_hex
 from shared.curve import accounting_modeled
-from shared.dsse import PAYLOAD_TYPE, key_id, pae, signature_block, statement, statement_bytes
-from shared.verify import Report, verify_receipt
+from shared.dsse import PAYLOAD_TYPE, pae, signature_block, statement, statement_bytes
+from shared.keys import key_id
+from shared.report import Report
+from shared.verify import verify_receipt
 from tests.shared.build import NOW, golden, measured_payload, receipt, roadmap_payload
 from tests.shared.test_dsse import ED25519, P256, pem, signed
 
@@ -38,7 +41,7 @@ def statuses(report: Report) -> dict[str, str]:
 
 
 def test_measured_receipt() -> None:
-    """A measured, unsigned receipt passes every check but the signature, which warns."""
+    """A measured receipt that neither edge nor tower has signed passes every check but those two, which warn."""
     report = verify_receipt(receipt(measured_payload()))
     assert report.ok
     assert statuses(report) == {
@@ -51,6 +54,8 @@ def test_measured_receipt() -> None:
         "verdict": "ok",
         "summary": "ok",
         "binding": "ok",
+        "time": "ok",
+        "attestation": "warning",
         "signature": "warning",
     }
 
@@ -67,6 +72,7 @@ def test_modeled_receipts(payload: dict[str, Any]) -> None:
         "label": "ok",
         "modeled": "ok",
         "binding": "skipped",
+        "time": "skipped",
         "signature": "warning",
     }
 
@@ -300,7 +306,9 @@ def test_signed_receipts(alg: str) -> None:
     detail = "the signature cannot be checked without a pinned key"
     assert failed(verify_receipt(good, require_signature=True)) == {"signature": detail}
     assert failed(verify_receipt(good, key_pem=other)) == {"signature": "no trusted key made this signature"}
-    assert failed(verify_receipt(good, key_pem=b"no key")) == {"signature": "the key holds no PEM public key"}
+    assert failed(verify_receipt(good, key_pem=b"no key")) == {
+        "signature": "the key file holds no public key for this"
+    }
 
 
 def test_signature_of_another_payload() -> None:
@@ -388,6 +396,19 @@ def test_any_altered_receipt_gives_a_report(path: tuple[Any, ...], value: Any, a
     for key_pem in (None, pem(ED25519)):
         report = verify_receipt(altered, key_pem=key_pem)
         assert json.dumps(report.to_dict())
+
+
+def test_output_beside_the_receipt() -> None:
+    """A text beside the receipt must be the one that its digest names; one that lost bytes cannot be checked."""
+    payload = {**measured_payload(), "output_sha3_256": sha3_256_hex("né".encode())}
+    for output, status in [
+        ("né", "ok"),
+        ("ne", "failed"),
+        (5, "failed"),
+        ("\ud800", "failed"),
+        ("\ufffd", "skipped"),
+    ]:
+        assert statuses(verify_receipt({**receipt(payload), "output": output}))["output"] == status
 
 
 def test_depth_bomb() -> None:

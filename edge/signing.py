@@ -1,0 +1,217 @@
+"""Who signs receipts: a key file, AWS KMS, or nobody.
+
+A receipt is answered whatever becomes of its signature: where signing fails it says that it is not signed, and why.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from edge.settings import EdgeSettings
+from shared.dsse import PAYLOAD_TYPE, pae, signature_block, statement, statement_bytes
+from shared.errors import SpecdecError
+from shared.keyfile import SigningKey, load_or_create
+from shared.keys import P256_ALG, BadKey, TrustedKey, load_keys
+from shared.receipts import unsigned_signature
+
+logger = logging.getLogger(__name__)
+
+AWS_TIMEOUT_S = 0.8
+AWS_ATTEMPTS = 2
+PAUSE_S = 20.0
+"""After a failure the key service is left alone for so long, and receipts are unsigned meanwhile."""
+
+NO_SIGNER = "no signer is configured on this edge; the digest shows damage, not who made the receipt"
+OTHER_KEY = "the key service signed with another key than the one that is published"
+NOT_P256 = "the key in the key service is not P-256"
+
+
+class SigningFailed(Exception):
+    """No signature could be had; the message says why, for receipts."""
+
+
+class Signer(Protocol):
+    """Signs messages with one key."""
+
+    def sign(self, message: bytes) -> tuple[bytes, str, str]:
+        """Returns the signature of a message, the key's id and the algorithm's name.
+
+        Raises:
+            SigningFailed: If there is none to be had now.
+        """
+        ...
+
+    def public_pem(self) -> str:
+        """Returns the public key.
+
+        Raises:
+            SigningFailed: If it cannot be had now.
+        """
+        ...
+
+
+class FileSigner:
+    """Signs with a key in this process's memory."""
+
+    def __init__(self, key: SigningKey) -> None:
+        """Keeps the key."""
+        self._key = key
+
+    def sign(self, message: bytes) -> tuple[bytes, str, str]:
+        """Returns signature, key id and algorithm."""
+        return self._key.sign(message), self._key.keyid, self._key.alg
+
+    def public_pem(self) -> str:
+        """Returns the public key."""
+        return self._key.pem
+
+
+class KmsSigner:
+    """Signs with a P-256 key that never leaves AWS KMS.
+
+    Messages go there RAW (at most 4,096 bytes), so that KMS hashes them itself. The public key is fetched once, unless
+    it is given, and each signature is verified with it: what does not verify is not handed out. Needs `kms:Sign`, and
+    `kms:GetPublicKey` where the public key is not given.
+    """
+
+    def __init__(
+        self,
+        key_arn: str,
+        public_pem: str | None = None,
+        *,
+        client: Callable[[], Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Takes the key's id or ARN; nothing is fetched yet.
+
+        Args:
+            key_arn: Id or ARN.
+            public_pem: Its public key, if it is known.
+            client: Makes the KMS client.
+            clock: Seconds, for the pause after a failure.
+        """
+        self._key_id = key_arn
+        self._pem = public_pem
+        self._trusted: tuple[TrustedKey, str] | None = None
+        self._make_client = client or _kms_client
+        self._client: Any = None
+        self._clock = clock
+        self._paused_until = float("-inf")
+
+    def sign(self, message: bytes) -> tuple[bytes, str, str]:
+        """Returns signature, key id and algorithm."""
+        key, _ = self._public()
+        answer = self._call(
+            "sign", KeyId=self._key_id, Message=message, MessageType="RAW", SigningAlgorithm=P256_ALG
+        )
+        signature: bytes = answer["Signature"]
+        if not key.verifies(signature, message):
+            logger.error("receipt not signed: %s", OTHER_KEY)
+            raise SigningFailed(OTHER_KEY)
+        return signature, key.keyid, key.alg
+
+    def public_pem(self) -> str:
+        """Returns the public key."""
+        return self._public()[1]
+
+    def _public(self) -> tuple[TrustedKey, str]:
+        if self._trusted is None:
+            pem = self._fetched() if self._pem is None else self._pem
+            try:
+                (key,) = load_keys(pem.encode())
+            except BadKey:
+                raise self._failed(NOT_P256) from None
+            if key.alg != P256_ALG:
+                raise self._failed(NOT_P256)
+            self._trusted = key, pem
+        return self._trusted
+
+    def _fetched(self) -> str:
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
+
+        der = self._call("get_public_key", KeyId=self._key_id)["PublicKey"]
+        try:
+            pem = load_der_public_key(der).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        except (ValueError, UnsupportedAlgorithm):
+            raise self._failed(NOT_P256) from None
+        return pem.decode("ascii")
+
+    def _call(self, operation: str, **parameters: Any) -> dict[str, Any]:
+        if self._clock() < self._paused_until:
+            raise SigningFailed("the key service failed a moment ago and is left alone for some seconds")
+        try:
+            from botocore.exceptions import BotoCoreError, ClientError
+        except ImportError:
+            raise self._failed("boto3 is not installed here") from None
+        try:
+            if self._client is None:
+                self._client = self._make_client()
+            answer: dict[str, Any] = getattr(self._client, operation)(**parameters)
+        except ClientError as error:
+            code = error.response.get("Error", {}).get("Code", "an error")
+            raise self._failed(f"the key service refused: {code}") from None
+        except (BotoCoreError, ValueError) as error:  # the latter for an endpoint that is no URL
+            raise self._failed(f"the key service did not answer: {type(error).__name__}") from None
+        return answer
+
+    def _failed(self, why: str) -> SigningFailed:
+        self._paused_until = self._clock() + PAUSE_S
+        logger.error("receipt not signed: %s", why)
+        return SigningFailed(why)
+
+
+def signature(
+    signer: Signer | None, payload: dict[str, Any], generated_at: str, why_not: str = NO_SIGNER
+) -> dict[str, Any]:
+    """Returns the `signature` of a receipt: signed, or unsigned with the reason.
+
+    Args:
+        signer: Who signs, or None.
+        payload: The receipt's payload.
+        generated_at: The receipt's time.
+        why_not: Why there is no signer, where there is none.
+    """
+    if signer is None:
+        return unsigned_signature(why_not)
+    try:
+        body = statement_bytes(statement(payload, generated_at))
+        value, keyid, alg = signer.sign(pae(PAYLOAD_TYPE, body))
+    except SigningFailed as failure:
+        return unsigned_signature(f"not signed: {failure}")
+    except SpecdecError as error:
+        logger.error("receipt not signed: %s", error.code)
+        return unsigned_signature(f"not signed: {error.cause}")
+    return signature_block(body, value, keyid=keyid, alg=alg)
+
+
+def open_signer(settings: EdgeSettings, published_pem: str | None) -> Signer | None:
+    """Returns the signer that the settings name, None for none.
+
+    Args:
+        settings: The settings.
+        published_pem: The public key that `GET /keys` gives as the edge's present one, if the settings name it.
+
+    Raises:
+        shared.keyfile.KeyFileError: If the key file cannot be used.
+    """
+    if settings.signer == "file" and settings.signing_key_file is not None:
+        return FileSigner(load_or_create(settings.signing_key_file, "P-256"))
+    if settings.signer == "kms" and settings.kms_key_id is not None:
+        return KmsSigner(settings.kms_key_id, published_pem)
+    return None
+
+
+def _kms_client() -> Any:
+    import boto3
+    from botocore.config import Config
+
+    limits = Config(
+        connect_timeout=AWS_TIMEOUT_S,
+        read_timeout=AWS_TIMEOUT_S,
+        retries={"total_max_attempts": AWS_ATTEMPTS, "mode": "standard"},
+    )
+    return boto3.client("kms", config=limits)

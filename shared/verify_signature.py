@@ -1,0 +1,174 @@
+"""Who vouches for a receipt: the edge's signature, the tower's attestation, and when both say they were made.
+
+The trust root is what the caller pins. A key inside a receipt, or the word VERIFIED, proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from shared import labels
+from shared.attestation import attested_in_payload, check_attestation
+from shared.closeness import same_json
+from shared.dsse import DsseError, open_envelope, statement, verify_envelope
+from shared.errors import SpecdecError
+from shared.keys import BadKey, TrustedKey, load_keys
+from shared.report import Check, Status
+
+CLOCK_SKEW: Final = timedelta(minutes=5)
+"""How far two honest clocks may be apart."""
+
+
+@dataclass(frozen=True)
+class Pins:
+    """What the verifier trusts and asks for.
+
+    Attributes:
+        key_pem: The edge's pinned keys (see `keys.load_keys`), or None.
+        tower_pem: The tower's pinned keys, or None; a saved `GET /keys` answer in `key_pem` may hold them too.
+        require_signature: Fail a receipt whose signature is missing or cannot be checked.
+        now: The time by this machine's clock.
+    """
+
+    key_pem: bytes | None
+    tower_pem: bytes | None
+    require_signature: bool
+    now: datetime
+
+
+def check_origin(receipt: dict[str, Any], pins: Pins) -> Iterator[Check]:
+    """Check times, attestation and signature of a receipt, whose payload is an object."""
+    yield _times(receipt, pins.now)
+    if receipt["payload"].get("measured") == labels.MEASURED:
+        yield _attestation(receipt["payload"], pins)
+    yield _signature(receipt, receipt["payload"], pins)
+
+
+def _times(receipt: dict[str, Any], now: datetime) -> Check:
+    made, measured = _time(receipt.get("generated_at")), _time(receipt["payload"].get("generated_at"))
+    if made is None or measured is None:
+        if receipt.get("generated_at") is None or receipt["payload"].get("generated_at") is None:
+            return Check("time", "skipped", "receipt or payload is not dated")
+        return Check("time", "failed", "a date is not a UTC time like 2026-11-30T00:00:00Z")
+    if measured > made + CLOCK_SKEW:
+        return Check("time", "failed", "the payload is dated after the receipt that holds it")
+    if made > now + CLOCK_SKEW:
+        ahead = f"dated {made - now} ahead of this machine's clock"
+        return Check("time", "warning", f"the receipt is {ahead.partition('.')[0]}; one of the two is wrong")
+    return Check("time", "ok", f"made at {receipt['generated_at']}")
+
+
+def _time(text: Any) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text) if isinstance(text, str) and text.endswith("Z") else None
+    except ValueError:
+        return None
+    return found
+
+
+def _attestation(payload: dict[str, Any], pins: Pins) -> Check:
+    tower = payload.get("tower", {"attested": labels.UNPINNED})
+    if not isinstance(tower, dict) or tower.get("attested") not in (labels.UNPINNED, labels.VERIFIED):
+        return Check("attestation", "failed", "tower.attested must be UNPINNED or VERIFIED in a measured run")
+    try:
+        keys = _tower_keys(pins)
+    except BadKey as error:
+        return Check("attestation", "failed", error.cause)
+    envelope = tower.get("attestation")
+    if envelope is None:
+        if tower["attested"] == labels.VERIFIED:
+            return Check("attestation", "failed", "tower.attested is VERIFIED, yet there is no attestation")
+        status: Status = "warning" if keys is None else "failed"
+        return Check("attestation", status, "the tower has not signed this measurement")
+    try:
+        check_attestation(envelope, attested_in_payload(payload), keys)
+    except SpecdecError as error:
+        return Check("attestation", "failed", error.cause)
+    if tower.get("keyid") != envelope["signatures"][0].get("keyid"):
+        return Check("attestation", "failed", "tower.keyid is not the one that the attestation names")
+    if keys is None:
+        return Check(
+            "attestation", "warning", "signed by a tower whose key is not pinned here, so not checked"
+        )
+    return Check("attestation", "ok", "the measurement is signed by a pinned tower key")
+
+
+def _tower_keys(pins: Pins) -> list[TrustedKey] | None:
+    """The tower's pinned keys, None if there are none."""
+    if pins.tower_pem is not None:
+        return load_keys(pins.tower_pem, "tower")
+    if pins.key_pem is not None and pins.key_pem.lstrip().startswith(b"{"):
+        try:
+            return load_keys(pins.key_pem, "tower")
+        except BadKey:
+            return None  # an edge that has pinned no tower publishes none
+    return None
+
+
+def _signature(receipt: dict[str, Any], payload: dict[str, Any], pins: Pins) -> Check:
+    block = receipt.get("signature")
+    if not isinstance(block, dict) or not isinstance(block.get("signed"), bool):
+        return Check("signature", "failed", "the receipt does not say whether it is signed")
+    unproven: Status = "failed" if pins.require_signature else "warning"
+    if not block["signed"]:
+        if block.get("status") != labels.UNSIGNED_STATUS or "envelope" in block:
+            return Check("signature", "failed", "an unsigned receipt must say DSSE_PLACEHOLDER")
+        return Check("signature", unproven, "the receipt is not signed")
+    if block.get("status") != labels.SIGNED_STATUS:
+        return Check("signature", "failed", "a signed receipt must say DSSE")
+    envelope: Any = block.get("envelope")
+    key: TrustedKey | None = None
+    try:
+        if pins.key_pem is None:
+            claimed = open_envelope(envelope)[0]
+        else:
+            claimed, key = verify_envelope(envelope, load_keys(pins.key_pem, "edge"))
+    except (DsseError, BadKey) as error:
+        return Check("signature", "failed", error.cause)
+    wrong = _statement(claimed, statement(payload, str(receipt.get("generated_at"))))
+    if wrong:
+        return Check("signature", "failed", wrong)
+    if block.get("keyid") != envelope["signatures"][0].get("keyid"):
+        return Check("signature", "failed", "signature.keyid is not the one that the envelope names")
+    if key is None:
+        return Check("signature", unproven, "the signature cannot be checked without a pinned key")
+    if (block.get("keyid"), block.get("alg")) != (key.keyid, key.alg):
+        return Check("signature", "failed", "signature.keyid or alg is not that of the key that signed")
+    wrong = _out_of_date(key, _time(receipt.get("generated_at")))
+    if wrong:
+        return Check("signature", "failed", wrong)
+    return Check("signature", "ok", f"signed by the pinned key {key.keyid[:16]}")
+
+
+def _statement(claimed: dict[str, Any], expected: dict[str, Any]) -> str | None:
+    """What is wrong with a signed statement, if anything is."""
+    for name in ("_type", "predicateType"):
+        if claimed.get(name) != expected[name]:
+            return f"the signed statement's {name} is not ours"
+    subjects = claimed.get("subject")
+    digests = [s.get("digest") for s in subjects if isinstance(s, dict)] if isinstance(subjects, list) else []
+    if digests != [expected["subject"][0]["digest"]]:
+        return "the signed statement is about another payload"
+    predicate = claimed.get("predicate")
+    for name, value in expected["predicate"].items():
+        if not isinstance(predicate, dict) or not same_json(predicate.get(name), value):
+            return f"the signed statement's {name} is not the receipt's"
+    return None
+
+
+def _out_of_date(key: TrustedKey, made: datetime | None) -> str | None:
+    """What is wrong with a receipt of this date under a key, if anything is."""
+    if made is None:
+        return "the receipt is not dated" if key.valid_from or key.valid_to else None
+    if key.valid_from is not None and made < key.valid_from - CLOCK_SKEW:
+        return f"the key that signed it is valid from {_text(key.valid_from)}, and the receipt is older"
+    if key.valid_to is not None and made > key.valid_to + CLOCK_SKEW:
+        return f"the key that signed it was valid until {_text(key.valid_to)}, and the receipt is newer"
+    return None
+
+
+def _text(time: datetime) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
