@@ -67,6 +67,8 @@ async def run_agent(settings: AgentSettings, store: Store, attester: Attester) -
         first_look = asyncio.create_task(capability.frame(FIRST_LOOK_S))
         await asyncio.wait({stopped, first_look}, return_when=asyncio.FIRST_COMPLETED)
         host, port = server.sockets[0].getsockname()[:2]
+        public = str(settings.state / PUBLIC)
+        log.info("results are signed", extra={"data": {"keyid": attester.key.keyid, "public_key": public}})
         print(f"agent listening on ws://{f'[{host}]' if ':' in host else host}:{port}/specdec", flush=True)
         await stopped
         log.info("stopping")
@@ -91,10 +93,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with closing(Store(settings.state)) as store:
             attester = open_attester(settings.state)
-            public = str(settings.state / PUBLIC)
-            log.info(
-                "results are signed", extra={"data": {"keyid": attester.key.keyid, "public_key": public}}
-            )
             asyncio.run(run_agent(settings, store, attester))
     except AgentError as exc:
         print(f"agent: {exc}", file=sys.stderr)

@@ -30,8 +30,6 @@ from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
 
-import numpy as np
-
 from agent.sampling import Logits
 from shared.curve import StepCosts, best_k, predicted_curve
 
@@ -69,6 +67,8 @@ WORTH_A_LOOK = 1.15
 """Survival asked of a first token below which the draft's first pass is paid for, to see its margin. Above 1, since to
 pass a good step by costs more than to look in vain.
 """
+
+NOWHERE = -math.inf
 
 LOOKAHEAD = 4
 """Most further tokens considered at once; v(m) has no wider steps than the kernels' tiles."""
@@ -155,13 +155,12 @@ class Stopping:
         drafted = len(self._confidence)
         if drafted >= self.limit:
             return False
-        if drafted == 0:
-            if self._gain_needed(0, paid=False) < WORTH_A_LOOK or self._idle_steps >= RETRY_STEPS:
-                self._passes = 1
-                return True
-            return False
-        if self._survival <= self._gain_needed(drafted, paid=False):
-            return False
+        if drafted:
+            if self._survival <= self._gain_needed(drafted, self._unknown, self._step[drafted]):
+                return False
+        elif self._idle_steps < RETRY_STEPS:
+            if self._gain_needed(0, self._unknown, self._step[0]) >= WORTH_A_LOOK:
+                return False
         self._passes += 1
         return True
 
@@ -171,18 +170,20 @@ class Stopping:
         Args:
             row: The draft's logits [vocab]; the same afterwards, but not meanwhile.
         """
+        # Python's own numbers: arithmetic on NumPy's single ones costs more than both searches.
         likeliest = row.argmax()
-        top = row[likeliest]
-        row[likeliest] = -np.inf
-        margin = float(top - row.max()) / self._temperature
+        top = row.item(likeliest)
+        row[likeliest] = NOWHERE
+        second = row.max().item()
         row[likeliest] = top
-        return self._worth(min(margin, MOST_MARGIN))
+        return self._worth(min((top - second) / self._temperature, MOST_MARGIN))
 
     def _worth(self, margin: float) -> bool:
         """Decides on a token whose distribution has this margin."""
         chance = self._chance(margin)
         drafted = len(self._confidence)
-        if self._survival * chance <= self._gain_needed(drafted, paid=True):
+        spent = self._step[drafted] + self._drafting[drafted + 1] - self._drafting[drafted]
+        if self._survival * chance <= self._gain_needed(drafted, self._known, spent):
             if drafted or self._idle_steps < RETRY_STEPS:
                 return False
         self._survival *= chance
@@ -217,20 +218,18 @@ class Stopping:
         """Chance of acceptance, from the draft's margin."""
         return 1.0 / (1.0 + math.exp(-(self._offset + self._slope * margin)))
 
-    def _gain_needed(self, drafted: int, *, paid: bool) -> float:
+    def _gain_needed(self, drafted: int, tokens: list[float], spent: float) -> float:
         """Smallest chance of surviving so far at which going on pays.
 
-        Going on to h further tokens gains survival times what `_begin` says. With `paid`, the next token's pass is paid
-        for and its own chance is part of the survival.
+        Args:
+            drafted: Tokens drafted so far.
+            tokens: What 1, 2, ... further ones bring, over the survival (see `_begin`).
+            spent: Cost of the step if it stops here.
         """
-        step, tokens, best = self._step, self._unknown, math.inf
-        done = step[drafted]
-        if paid:
-            tokens = self._known
-            done += self._drafting[drafted + 1] - self._drafting[drafted]
-        for cost, gained in zip(step[drafted + 1 : drafted + 1 + LOOKAHEAD], tokens, strict=False):
-            best = min(best, (cost - done) / gained)
-        return self._rate * best
+        costs = self._step[drafted + 1 : drafted + 1 + LOOKAHEAD]
+        return self._rate * min(
+            [(cost - spent) / gained for cost, gained in zip(costs, tokens, strict=False)]
+        )
 
 
 def _logit(chance: float) -> float:

@@ -31,7 +31,7 @@ WIDEST = 17
 """Tokens of the widest pass that is timed: the longest draft, and the pending token."""
 
 NEAR, FAR_EVERY = 9, 3
-"""Passes over more than `NEAR` tokens are rarely made, so only every third round times one of them."""
+"""Passes over more than `NEAR` tokens are rarely made: the first round and then every third one times them."""
 
 SECONDS, LONGEST_S = 4.0, 10.0
 ROUNDS, FEWEST_ROUNDS, MOST_ROUNDS = 6, 4, 48
@@ -142,7 +142,7 @@ def _rounds(
     began, processor, done = time.perf_counter(), time.process_time(), 0
     try:
         while done % 2 or not _enough(done, time.perf_counter() - began):
-            widths = [w for w in range(2, widest + 1) if w <= NEAR or (w + done) % FAR_EVERY == 0]
+            widths = [w for w in range(2, widest + 1) if not done or w <= NEAR or (w + done) % FAR_EVERY == 0]
             widths = widths if done % 2 == 0 else widths[::-1]
             units, times = _plain(target, tokens, base, rule), []
             for place, width in enumerate(widths):

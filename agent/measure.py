@@ -44,7 +44,7 @@ from shared.estimators import (
 MIN_PAIRS = 6
 """Fewest pairs whose order-statistic interval for the median covers 95 % (six give 96.9 %)."""
 
-MAX_PAIRS = 48
+MAX_PAIRS = 24
 TIMING_S = 10.0
 """Pairs go on until they have taken this long (seconds), within MIN_PAIRS and MAX_PAIRS."""
 

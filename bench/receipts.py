@@ -31,7 +31,7 @@ def measure(rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=".") as folder:
         root = Path(folder)
         for kind in ("P-256", "Ed25519"):
-            load_or_create(root / f"{kind}.pem", kind)  # type: ignore[arg-type]
+            load_or_create(root / f"{kind}.pem", kind)
         return {
             "payload_bytes": len(str(measured_payload())),
             "receipts_per_s": _receipts(root, rounds),

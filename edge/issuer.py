@@ -7,6 +7,7 @@ answer is given all the same and says so.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -62,6 +63,7 @@ class Issuer:
         self._clock = clock
         self._period = -1
         self._curves: OrderedDict[str, Receipt] = OrderedDict()
+        self._kept: dict[str, Receipt] = {}
         self._signed = self._stored = 0
 
     def interim(self, payload: dict[str, Any]) -> Receipt:
@@ -79,7 +81,11 @@ class Issuer:
                 before = self._store.get(sha3_256_hex(canonical_bytes(payload)))
                 if before is not None and before["signature"]["signed"]:
                     return before, True
-            except (StoreDown, StoreAlarm):
+            except StoreDown as error:
+                # Not tried a second time: each try may last as long as the answer has left.
+                logger.error("receipt not stored: %s", error)
+                return self._sign(payload), False
+            except StoreAlarm:
                 pass  # `_keep` meets the same, and says so
         return self._keep(self._sign(payload))
 
@@ -93,6 +99,7 @@ class Issuer:
         if period != self._period:
             self._period = period
             self._curves.clear()
+            self._kept.clear()
             self._signed = self._stored = 0
         dated = datetime.fromtimestamp(period * CURVE_PERIOD_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         payload = curve_payload(query, dated)
@@ -105,7 +112,10 @@ class Issuer:
                 self._curves.popitem(last=False)
         else:
             self._curves.move_to_end(digest)
-        return self._keep_curve(receipt) if store else (receipt, False)
+        if not store:
+            return receipt, False
+        self._curves[digest], stored = self._keep_curve(digest, receipt)
+        return self._curves[digest], stored
 
     def stored(self, digest: str) -> Receipt:
         """Returns a stored receipt.
@@ -139,15 +149,20 @@ class Issuer:
         self._signed += 1
         return self._sign(payload)
 
-    def _keep_curve(self, receipt: Receipt) -> tuple[Receipt, bool]:
+    def _keep_curve(self, digest: str, receipt: Receipt) -> tuple[Receipt, bool]:
         if self._store is None:
             raise Problem(503, "This edge keeps no receipts; ask without store.")
+        if digest in self._kept:
+            return self._kept[digest], True
         if self._stored >= CURVES_STORED:
             left = CURVE_PERIOD_S - self._clock() % CURVE_PERIOD_S
             detail = "This edge has stored enough curves for this hour; ask without store."
-            raise Problem(429, detail, {"Retry-After": str(max(1, round(left)))})
+            raise Problem(429, detail, {"Retry-After": str(math.ceil(left))})
         self._stored += 1
-        return self._keep(receipt)
+        receipt, stored = self._keep(receipt)
+        if stored:
+            self._kept[digest] = receipt
+        return receipt, stored
 
     def _keep(self, receipt: Receipt) -> tuple[Receipt, bool]:
         if self._store is None:

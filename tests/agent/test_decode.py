@@ -435,7 +435,7 @@ def test_cut_distributions_keep_the_targets_law() -> None:
     assert stats.chisquare(counts[possible], SAMPLES * expected[possible]).pvalue > LEVEL
 
 
-COSTS = StepCosts(first=0.1, following=0.1, catch_up=0.0, verify=(1.0, 1.15, 1.5))
+COSTS = StepCosts(first=0.1, following=0.1, catch_up=0.0, verify=(1.0, 1.5, 2.0))
 """Costs at which `Stopping` drafts 0, 1 or 2 tokens in many steps each over the tables above."""
 
 

@@ -58,7 +58,11 @@ def test_demo_prints_what_it_found(demo: tuple[str, dict[str, Any]]) -> None:
     )
     assert f"{payload['speedup_modeled']} (MODELED)" in lines["speedup, modeled"]
     assert f"{payload['speedup_measured']['median']:.4f} (MEASURED" in lines["speedup, measured"]
-    assert "OK, with 1 warning(s)" in printed
+    checks = [line.split(maxsplit=2) for line in printed.splitlines() if line.startswith(("ok ", "warning "))]
+    said = {name: (status, detail) for status, name, detail in checks}
+    assert said["attestation"] == ("ok", "the measurement is signed by a pinned tower key")
+    assert said["signature"][0] == "ok" and payload["tower"]["attested"] == "VERIFIED"
+    assert {name for name, (status, _) in said.items() if status != "ok"} <= {"verdict"}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tools.stack import PATIENCE_S, running
 @pytest.mark.slow
 def test_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every row of a sweep is MEASURED, and every receipt that it saves verifies."""
-    file, out = tmp_path / "prompts.json", tmp_path / "receipts"
+    file, out = tmp_path / "prompts.json", tmp_path / "saved"
     two = prompts.own()[:2]
     file.write_text(json.dumps([{"domain": prompt.domain, "prompt": prompt.text} for prompt in two]))
     argv = ["--prompts", str(file), "--k", "1,4", "--n", "12", "--out", str(out), "--json"]
