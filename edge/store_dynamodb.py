@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,22 +20,33 @@ logger = logging.getLogger(__name__)
 
 AWS_TIMEOUT_S = 0.8
 AWS_ATTEMPTS = 2
+PAUSE_S = 20.0
+"""After no answer the table is left alone for so long: each further try would make its caller wait in vain."""
+
 _COPIES = ("payload", "payload_canonical_base64")
 
 
 class DynamoStore:
     """Receipts in a table whose partition key is `digest` (a string)."""
 
-    def __init__(self, table: str, client: Callable[[], Any] | None = None) -> None:
+    def __init__(
+        self,
+        table: str,
+        client: Callable[[], Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Names the table; nothing is called yet.
 
         Args:
             table: The table's name.
             client: Makes the DynamoDB client.
+            clock: Seconds, for the pause after a table that did not answer.
         """
         self._table = table
         self._make_client = client or _client
         self._client: Any = None
+        self._clock = clock
+        self._paused_until = float("-inf")
 
     def put(self, receipt: Receipt) -> Receipt:
         """Stores a receipt and returns the one that is now stored."""
@@ -97,6 +109,10 @@ class DynamoStore:
             from botocore.exceptions import BotoCoreError, ClientError
         except ImportError:
             raise StoreDown("boto3 is not installed here") from None
+        if self._clock() < self._paused_until:
+            raise StoreDown(
+                "the receipts' table did not answer a moment ago and is left alone for some seconds"
+            )
         try:
             if self._client is None:
                 self._client = self._make_client()
@@ -109,6 +125,7 @@ class DynamoStore:
             logger.error("receipt store: %s", code)
             raise StoreDown(f"the receipts' table refused: {code}") from None
         except (BotoCoreError, ValueError) as error:  # the latter for an endpoint that is no URL
+            self._paused_until = self._clock() + PAUSE_S
             logger.error("receipt store: %s", type(error).__name__)
             raise StoreDown(f"the receipts' table did not answer: {type(error).__name__}") from None
         return answer

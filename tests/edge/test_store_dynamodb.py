@@ -16,7 +16,7 @@ from botocore.stub import Stubber
 from moto import mock_aws
 
 from edge.store import Receipt, StoreAlarm, StoreDown, is_signed
-from edge.store_dynamodb import DynamoStore
+from edge.store_dynamodb import PAUSE_S, DynamoStore
 from shared.canonical import canonical_bytes
 from shared.labels import PAYLOAD_SCHEMA
 from tests.edge.store_writer import FIRST, PUTS, SECOND, signed, stored_after, unsigned
@@ -487,8 +487,10 @@ def test_no_table_to_ask(
         if not value:
             monkeypatch.delenv(name)
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
-    store = DynamoStore(TABLE)
-    calls: list[Callable[[], Any]] = [lambda: store.put(unsigned(FIRST)), lambda: store.get(DIGEST)]
+    calls: list[Callable[[], Any]] = [
+        lambda: DynamoStore(TABLE).put(unsigned(FIRST)),
+        lambda: DynamoStore(TABLE).get(DIGEST),
+    ]
     for call in calls:
         with pytest.raises(StoreDown) as caught:
             call()
@@ -501,6 +503,24 @@ def test_silent_table(monkeypatch: pytest.MonkeyPatch) -> None:
         aws_environment(monkeypatch, AWS_ENDPOINT_URL_DYNAMODB=f"http://127.0.0.1:{server.getsockname()[1]}")
         with pytest.raises(StoreDown, match="^the receipts' table did not answer: ReadTimeoutError$"):
             DynamoStore(TABLE).get(DIGEST)
+
+
+def test_a_table_that_did_not_answer_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After no answer nothing is asked for a while, so that callers do not wait in vain one after the other."""
+    aws_environment(monkeypatch, AWS_ENDPOINT_URL_DYNAMODB=f"http://127.0.0.1:{closed_port()}")
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+    clock = [0.0]
+    store = DynamoStore(TABLE, clock=lambda: clock[0])
+    again = "^the receipts' table did not answer a moment ago and is left alone for some seconds$"
+    for at, sentence in (
+        (0.0, "EndpointConnectionError$"),
+        (PAUSE_S - 0.1, again),
+        (PAUSE_S, "EndpointConnectionError$"),
+        (PAUSE_S + 1, again),
+    ):
+        clock[0] = at
+        with pytest.raises(StoreDown, match=sentence):
+            store.get(DIGEST)
 
 
 def test_no_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
