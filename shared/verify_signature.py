@@ -5,6 +5,7 @@ The trust root is what the caller pins. A key inside a receipt, or the word VERI
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,8 +16,10 @@ from shared.attestation import attested_in_payload, check_attestation
 from shared.closeness import same_json
 from shared.dsse import DsseError, open_envelope, statement, verify_envelope
 from shared.errors import SpecdecError
-from shared.keys import BadKey, TrustedKey, load_keys
+from shared.keys import BadKey, TrustedKey, load_keys, published
 from shared.report import Check, Status
+
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 
 CLOCK_SKEW: Final = timedelta(minutes=5)
 """How far two honest clocks may be apart."""
@@ -53,20 +56,23 @@ def _times(receipt: dict[str, Any], now: datetime) -> Check:
         if receipt.get("generated_at") is None or receipt["payload"].get("generated_at") is None:
             return Check("time", "skipped", "receipt or payload is not dated")
         return Check("time", "failed", "a date is not a UTC time like 2026-11-30T00:00:00Z")
-    if measured > made + CLOCK_SKEW:
+    if measured - made > CLOCK_SKEW:
         return Check("time", "failed", "the payload is dated after the receipt that holds it")
-    if made > now + CLOCK_SKEW:
-        ahead = f"dated {made - now} ahead of this machine's clock"
-        return Check("time", "warning", f"the receipt is {ahead.partition('.')[0]}; one of the two is wrong")
+    if made - now > CLOCK_SKEW:
+        ahead = str(made - now).partition(".")[0]
+        detail = f"the receipt is dated {ahead} ahead of this machine's clock; one of the two is wrong"
+        return Check("time", "warning", detail)
     return Check("time", "ok", f"made at {receipt['generated_at']}")
 
 
 def _time(text: Any) -> datetime | None:
+    """The time that a text names as receipts write it, None if it names none, or in another way."""
+    if not isinstance(text, str) or not _TIME.fullmatch(text):
+        return None
     try:
-        found = datetime.fromisoformat(text) if isinstance(text, str) and text.endswith("Z") else None
+        return datetime.fromisoformat(text)
     except ValueError:
         return None
-    return found
 
 
 def _attestation(payload: dict[str, Any], pins: Pins) -> Check:
@@ -84,15 +90,17 @@ def _attestation(payload: dict[str, Any], pins: Pins) -> Check:
         status: Status = "warning" if keys is None else "failed"
         return Check("attestation", status, "the tower has not signed this measurement")
     try:
-        check_attestation(envelope, attested_in_payload(payload), keys)
+        key = check_attestation(envelope, attested_in_payload(payload), keys)
     except SpecdecError as error:
         return Check("attestation", "failed", error.cause)
     if tower.get("keyid") != envelope["signatures"][0].get("keyid"):
         return Check("attestation", "failed", "tower.keyid is not the one that the attestation names")
-    if keys is None:
-        return Check(
-            "attestation", "warning", "signed by a tower whose key is not pinned here, so not checked"
-        )
+    if key is None:
+        detail = "signed by a tower whose key is not pinned here, so not checked"
+        return Check("attestation", "warning", detail)
+    wrong = _out_of_date(key, "measurement", payload.get("generated_at"))
+    if wrong:
+        return Check("attestation", "failed", wrong)
     return Check("attestation", "ok", "the measurement is signed by a pinned tower key")
 
 
@@ -101,10 +109,8 @@ def _tower_keys(pins: Pins) -> list[TrustedKey] | None:
     if pins.tower_pem is not None:
         return load_keys(pins.tower_pem, "tower")
     if pins.key_pem is not None and pins.key_pem.lstrip().startswith(b"{"):
-        try:
+        if any(entry.kind == "tower" for entry in published(pins.key_pem)):
             return load_keys(pins.key_pem, "tower")
-        except BadKey:
-            return None  # an edge that has pinned no tower publishes none
     return None
 
 
@@ -137,7 +143,7 @@ def _signature(receipt: dict[str, Any], payload: dict[str, Any], pins: Pins) -> 
         return Check("signature", unproven, "the signature cannot be checked without a pinned key")
     if (block.get("keyid"), block.get("alg")) != (key.keyid, key.alg):
         return Check("signature", "failed", "signature.keyid or alg is not that of the key that signed")
-    wrong = _out_of_date(key, _time(receipt.get("generated_at")))
+    wrong = _out_of_date(key, "receipt", receipt.get("generated_at"))
     if wrong:
         return Check("signature", "failed", wrong)
     return Check("signature", "ok", f"signed by the pinned key {key.keyid[:16]}")
@@ -149,8 +155,9 @@ def _statement(claimed: dict[str, Any], expected: dict[str, Any]) -> str | None:
         if claimed.get(name) != expected[name]:
             return f"the signed statement's {name} is not ours"
     subjects = claimed.get("subject")
-    digests = [s.get("digest") for s in subjects if isinstance(s, dict)] if isinstance(subjects, list) else []
-    if digests != [expected["subject"][0]["digest"]]:
+    if not isinstance(subjects, list) or len(subjects) != 1 or not isinstance(subjects[0], dict):
+        return "the signed statement does not have one subject"
+    if subjects[0].get("digest") != expected["subject"][0]["digest"]:
         return "the signed statement is about another payload"
     predicate = claimed.get("predicate")
     for name, value in expected["predicate"].items():
@@ -159,16 +166,17 @@ def _statement(claimed: dict[str, Any], expected: dict[str, Any]) -> str | None:
     return None
 
 
-def _out_of_date(key: TrustedKey, made: datetime | None) -> str | None:
-    """What is wrong with a receipt of this date under a key, if anything is."""
+def _out_of_date(key: TrustedKey, what: str, dated: Any) -> str | None:
+    """What is wrong with a receipt or a measurement of this date under a key, if anything is."""
+    made = _time(dated)
     if made is None:
-        return "the receipt is not dated" if key.valid_from or key.valid_to else None
-    if key.valid_from is not None and made < key.valid_from - CLOCK_SKEW:
-        return f"the key that signed it is valid from {_text(key.valid_from)}, and the receipt is older"
-    if key.valid_to is not None and made > key.valid_to + CLOCK_SKEW:
-        return f"the key that signed it was valid until {_text(key.valid_to)}, and the receipt is newer"
+        return f"the {what} is not dated" if key.valid_from or key.valid_to else None
+    if key.valid_from is not None and key.valid_from - made > CLOCK_SKEW:
+        return f"the key that signed it is valid from {_text(key.valid_from)}, and the {what} is older"
+    if key.valid_to is not None and made - key.valid_to > CLOCK_SKEW:
+        return f"the key that signed it was valid until {_text(key.valid_to)}, and the {what} is newer"
     return None
 
 
 def _text(time: datetime) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return time.replace(tzinfo=None).isoformat() + "Z"

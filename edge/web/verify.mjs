@@ -131,10 +131,10 @@ const same = (a, b) => readJson(JSON.stringify(a), true).text === readJson(JSON.
 
 /** Milliseconds since 1970 at a UTC time as receipts write it, null if it is none. */
 function readTime(text) {
-  const parts = /^(?!0000)(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,6})?Z$/.exec(typeof text === "string" ? text : "");
-  const time = new Date(parts ? `${parts[1]}Z` : NaN);
-  const real = !Number.isNaN(Number(time)) && time.toISOString().startsWith(parts[1]); // there is no 30 February
-  return real ? Number(time) + 1000 * Number(parts[2] ?? 0) : null;
+  if (typeof text !== "string" || !/^(?!0000)\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$/.test(text)) return null;
+  const time = new Date(text);
+  const real = !Number.isNaN(Number(time)) && time.toISOString().startsWith(text.slice(0, -1)); // no 30 February
+  return real ? Number(time) : null;
 }
 
 /** Decodes base64: padded, no white space, no stray bits; in the URL-safe alphabet only if asked, as DSSE asks. */
@@ -180,7 +180,7 @@ function published(text) {
     wants(["edge", "tower", undefined].includes(entry.kind), ".kind must be 'edge' or 'tower'");
     wants(typeof entry.pem === "string", `.pem ${entry.pem === undefined ? "is required" : "must be a string"}`);
     for (const [name, time = null] of ["valid_from", "valid_to"].map((field) => [field, entry[field]])) {
-      wants(time === null || (readTime(time) !== null && time.length === 20), `.${name} must be ${A_TIME}`);
+      wants(time === null || readTime(time) !== null, `.${name} must be ${A_TIME}`);
     }
   });
   return keys;
@@ -238,6 +238,14 @@ function open(given) {
   } catch {} // the check of the exact bytes says why
   return { receipt, payload: payload.value, text: payload.text, members: payload.members };
 }
+/** Refuses what is dated outside of the time in which its key signed. */
+function inItsTime(key, what, dated) {
+  const [made, from, to] = [dated, key.valid_from, key.valid_to].map(readTime);
+  const [which, is] = ["the key that signed it", `and the ${what} is`];
+  if (made === null) return must(from === null && to === null, `the ${what} is not dated`);
+  must(from === null || made >= from - CLOCK_SKEW, `${which} is valid from ${key.valid_from}, ${is} older`);
+  must(to === null || made <= to + CLOCK_SKEW, `${which} was valid until ${key.valid_to}, ${is} newer`);
+}
 const CHECKS = {
   receipt({ receipt, payload }) {
     must(receipt.schema === `${SCHEMA}.receipt.v1`, `its schema is not ${SCHEMA}.receipt.v1`);
@@ -275,7 +283,8 @@ const CHECKS = {
     must(known, "tower.attested must be UNPINNED or VERIFIED in a measured run");
     let pinned = towerKeys === null ? null : await loadKeys(towerKeys, "tower");
     // A saved answer may hold them too; an edge that has pinned no tower publishes none.
-    if (towerKeys === null && isAnswer(keys)) pinned = await loadKeys(keys, "tower").catch(() => null);
+    const both = towerKeys === null && isAnswer(keys) && published(keys).some(({ kind }) => kind === "tower");
+    if (both) pinned = await loadKeys(keys, "tower");
     if ((tower.attestation ?? null) === null) {
       must(tower.attested === "UNPINNED", "tower.attested is VERIFIED, yet there is no attestation");
       return [pinned ? "failed" : "warning", "the tower has not signed this measurement"];
@@ -288,6 +297,7 @@ const CHECKS = {
     must(same(statement, expected), "the tower's attestation is about another result");
     must(!key || keyid === key.keyid, "the tower's attestation names another key than the one that signed");
     must(same(tower.keyid ?? null, keyid), "tower.keyid is not the one that the attestation names");
+    if (key) inItsTime(key, "measurement", ended_at);
     if (key) return ["ok", "the measurement is signed by a pinned tower key"];
     return ["warning", blind ? BLIND : "signed by a tower whose key is not pinned here, so not checked"];
   },
@@ -305,9 +315,9 @@ const CHECKS = {
     const { statement, keyid, key, blind } = await openEnvelope(block.envelope, pinned);
     must(statement._type === STATEMENT_TYPE, "the signed statement's _type is not ours");
     must(statement.predicateType === `${SITE}/receipt/v1`, "the signed statement's predicateType is not ours");
-    const subjects = Array.isArray(statement.subject) ? statement.subject : [];
-    const named = subjects.filter(isObject).map(({ digest = null }) => digest);
-    must(same(named, [await digests(text)]), "the signed statement is about another payload");
+    const [subject, ...others] = Array.isArray(statement.subject) ? statement.subject : [];
+    must(isObject(subject) && !others.length, "the signed statement does not have one subject");
+    must(same(subject.digest ?? null, await digests(text)), "the signed statement is about another payload");
     const generated_at = String(receipt.generated_at ?? "None");
     for (const [name, value] of Object.entries({ label, run_id, generated_at })) {
       const repeats = isObject(statement.predicate) && same(statement.predicate[name] ?? null, value);
@@ -316,11 +326,7 @@ const CHECKS = {
     must(same(block.keyid ?? null, keyid), "signature.keyid is not the one that the envelope names");
     if (!key) return [unproven, blind ? BLIND : "the signature cannot be checked without a pinned key"];
     must(keyid === key.keyid && block.alg === key.alg, "signature.keyid or alg is not that of the key that signed");
-    const [made, from, to] = [receipt.generated_at, key.valid_from, key.valid_to].map(readTime);
-    const [which, is] = ["the key that signed it", "and the receipt is"];
-    must(made !== null || (from === null && to === null), "the receipt is not dated");
-    must(from === null || made >= from - CLOCK_SKEW, `${which} is valid from ${key.valid_from}, ${is} older`);
-    must(to === null || made <= to + CLOCK_SKEW, `${which} was valid until ${key.valid_to}, ${is} newer`);
+    inItsTime(key, "receipt", receipt.generated_at);
     return ["ok", `signed by the pinned key ${key.keyid.slice(0, 16)}`];
   },
 };

@@ -244,6 +244,9 @@ def dated(payload_at: Any, receipt_at: Any) -> dict[str, Any]:
         (NOW, "yesterday", "failed", "a date is not a UTC time like 2026-11-30T00:00:00Z"),
         (5, NOW, "failed", "a date is not a UTC time like 2026-11-30T00:00:00Z"),
         (NOW, "2026-13-30T00:00:00Z", "failed", "a date is not a UTC time like 2026-11-30T00:00:00Z"),
+        (NOW, "20261130T000000Z", "failed", "a date is not a UTC time like 2026-11-30T00:00:00Z"),
+        (NOW, "2026-11-30\x1b00:00:00Z", "failed", "a date is not a UTC time like 2026-11-30T00:00:00Z"),
+        (NOW, "2026-11-30T00:00:00.5Z", "failed", "a date is not a UTC time like 2026-11-30T00:00:00Z"),
         (NOW, "Z", "failed", "a date is not a UTC time like 2026-11-30T00:00:00Z"),
     ],
     ids=str,
@@ -252,6 +255,40 @@ def test_dates(payload_at: Any, receipt_at: Any, status: str, sentence: str) -> 
     """A payload is no newer than its receipt; a receipt from the future is doubtful, as either clock may be wrong."""
     report = verify_receipt(dated(payload_at, receipt_at), now=AT + timedelta(hours=1))
     assert check(report, "time") == (status, sentence)
+
+
+EXTREMES = ("0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z")
+
+
+@pytest.mark.parametrize("at", EXTREMES)
+def test_the_ends_of_time(at: str) -> None:
+    """Dates at either end of the calendar are compared like any other, in receipts and keys."""
+    assert check(verify_receipt(dated(at, at), now=AT), "time")[0] == (
+        "ok" if at == EXTREMES[0] else "warning"
+    )
+    for valid in ({"valid_from": at}, {"valid_to": at}):
+        report = verify_receipt(
+            receipt(roadmap_payload(), signed(roadmap_payload())), key_pem=answer(**valid)
+        )
+        inside = valid in ({"valid_from": EXTREMES[0]}, {"valid_to": EXTREMES[1]})
+        assert check(report, "signature")[0] == ("ok" if inside else "failed")
+
+
+def test_a_tower_signs_within_its_time() -> None:
+    """A measurement dated outside of the time in which the tower's key signed fails too."""
+    entry = {"kind": "tower", "pem": pem(TOWER).decode(), "valid_to": "2026-11-29T00:00:00Z"}
+    keys = json.dumps({"keys": [entry, {"pem": pem(ED25519).decode()}]}).encode()
+    report = verify_receipt(receipt(attested_payload(), signed(attested_payload())), key_pem=keys, now=AT)
+    sentence = "the key that signed it was valid until 2026-11-29T00:00:00Z, and the measurement is newer"
+    assert check(report, "attestation") == ("failed", sentence)
+    assert check(report, "signature")[0] == "ok"
+
+
+def test_an_unusable_tower_key_is_no_unpinned_one() -> None:
+    """A saved answer whose tower key cannot be read fails the attestation; it is not as if none were pinned."""
+    keys = json.dumps({"keys": [{"kind": "tower", "pem": "x"}, {"pem": pem(ED25519).decode()}]}).encode()
+    report = verify_receipt(receipt(attested_payload(), signed(attested_payload())), key_pem=keys, now=AT)
+    assert check(report, "attestation") == ("failed", "an entry of the keys does not hold one PEM public key")
 
 
 # --- any change at all ----------------------------------------------------------------------------------------------
