@@ -16,6 +16,7 @@ from edge.keyring import Keyring
 from edge.local_server import serve
 from edge.pool import WorkerDied, WorkerPool
 from edge.settings import EdgeSettings
+from edge.signing import FileSigner
 from shared.errors import SpecdecError
 from shared.settings import SettingsError, load
 
@@ -40,7 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             environ["SPECDEC_RECEIPTS_DIR"] = str(arguments.receipts_dir)
         settings = load(EdgeSettings, environ)
         # All workers use the same key, so it is made here if need be; and what is wrong with one shows here.
-        signer = Keyring(settings).signer
+        keyring = Keyring(settings)
+        signer = keyring.signer
+        # The workers get texts, not files that may change: all of them must say the same.
+        texts = {"TOWER_PUBLIC_KEY": settings.tower_public_key, "KEYS": settings.keys}
+        environ |= {f"SPECDEC_{name}": text for name, text in texts.items() if text is not None}
+        if isinstance(signer, FileSigner):
+            environ["SPECDEC_SIGNING_KEYID"] = signer.keyid
         if settings.run_secret is None:
             # All workers need the same one. Run ids then live as long as this server.
             environ["SPECDEC_RUN_SECRET"] = secrets.token_hex(32)

@@ -17,7 +17,7 @@ from typing import Any
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
 
 from edge.credentials import token_source
-from edge.deadline import Deadline
+from edge.deadline import Budget, Deadline
 from edge.health import Prober, health
 from edge.intake import lower_headers, parse_curve, parse_idempotency_key, parse_preference, parse_run
 from edge.issuer import Issuer, open_store
@@ -34,10 +34,8 @@ from shared.runid import RunKeys
 
 logger = logging.getLogger("edge")
 
-# Kept back from the function's timeout for building the answer; more where AWS is asked to sign and store it, which
-# takes so long at worst: one call to read, one to sign, each with a second attempt.
-RESERVE_S = 2.0
-AWS_RESERVE_S = 6.0
+# Kept back from the function's timeout for building an answer, beside what signing and storing it may take.
+RESERVE_S = 1.0
 
 # What has a digest for a name never changes.
 FOR_EVER = "public, max-age=31536000, immutable"
@@ -67,12 +65,10 @@ def create_handler(settings: EdgeSettings) -> Handler:
     issuer = Issuer(keyring, open_store(settings))
     runs = Runs(settings, keys, tower, issuer, keyring.tower_keys)
 
-    reserve_s = AWS_RESERVE_S if settings.signer == "kms" or settings.receipts_table else RESERVE_S
-
-    def budget() -> Deadline:
-        """Return when this invocation must have its answer."""
-        remaining_ms = app.lambda_context.get_remaining_time_in_millis()
-        return Deadline.after(max(0.0, remaining_ms / 1000 - reserve_s))
+    def budget() -> Budget:
+        """Return when this invocation must be done with waiting, and when it must have its answer."""
+        left_s = app.lambda_context.get_remaining_time_in_millis() / 1000 - RESERVE_S
+        return Budget(Deadline.after(max(0.0, left_s - issuer.worst_s)), Deadline.after(max(0.0, left_s)))
 
     @app.get(f"{BASE_PATH}/health")
     def get_health() -> Response[str]:
@@ -81,7 +77,8 @@ def create_handler(settings: EdgeSettings) -> Handler:
     @app.get(f"{BASE_PATH}/curve")
     def get_curve() -> Response[str]:
         query, store = parse_curve(app.current_event.raw_event, settings.k, settings.cost_ratio)
-        receipt, stored = issuer.curve(query, store=store)
+        usual = not app.current_event.raw_event.get("rawQueryString")
+        receipt, stored = issuer.curve(query, budget().answer_by, store=store, usual=usual)
         return _json(200, receipt, _link(receipt) if stored else {})
 
     @app.post(f"{BASE_PATH}/run")
@@ -90,7 +87,7 @@ def create_handler(settings: EdgeSettings) -> Handler:
         headers = lower_headers(event)
         idempotency_key = parse_idempotency_key(headers)
         limit = budget()
-        preference = parse_preference(headers, round(limit.remaining()))
+        preference = parse_preference(headers, round(limit.wait_until.remaining()))
         answer = runs.submit(
             parse_run(event, settings.k),
             client=event["requestContext"]["http"].get("sourceIp", ""),

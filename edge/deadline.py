@@ -24,3 +24,16 @@ class Deadline:
     def sooner(self, seconds: float) -> Deadline:
         """Return this deadline or the one ``seconds`` from now, whichever comes first."""
         return min(self, Deadline.after(seconds), key=lambda deadline: deadline.at)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The time of one invocation.
+
+    Attributes:
+        wait_until: When waiting for others must end, so that there is time to sign and store what they said.
+        answer_by: When the answer must be there.
+    """
+
+    wait_until: Deadline
+    answer_by: Deadline

@@ -1,7 +1,8 @@
 """Makes receipts: signs payloads, stores them, and remembers the curves of the present hour.
 
-A run's receipt is signed and stored once: who asks again gets the one that is stored. Signing or storing may fail; the
-answer is given all the same and says so.
+A measured run's receipt is signed and stored once: who asks again gets the one that is stored. Signing or storing may
+fail, or have no time left; the answer is given all the same and says so. Whatever can be had without a measurement is
+signed so many times an hour and instance and no more, and not stored: no flood of it costs anything.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from edge.deadline import Deadline
 from edge.keyring import Keyring
 from edge.payloads import curve_payload
 from edge.problems import Problem
@@ -30,15 +31,19 @@ logger = logging.getLogger(__name__)
 CURVE_PERIOD_S = 3600
 """A curve's payload is dated to the beginning of such a period, so that within it equal questions get equal answers."""
 
-CURVES_KEPT = 512
 CURVES_SIGNED = 120
 """New curves that one instance signs in a period; further ones are unsigned, so that a flood of them costs nothing."""
+
+ROADMAPS_SIGNED = 120
+"""Answers without a measurement that one instance signs in a period."""
 
 CURVES_STORED = 20
 """Curves that one instance stores in a period."""
 
 INTERIM = "this answer is not final, so it is not signed; the receipt that follows it is"
 ENOUGH = "this edge has signed enough different curves for this hour; ask again in the next"
+ENOUGH_ROADMAPS = "this edge has signed enough answers without a measurement for this hour"
+NO_TIME = "not signed: no time was left to sign in; ask for the run again"
 
 
 class Issuer:
@@ -62,60 +67,100 @@ class Issuer:
         self._store = store
         self._clock = clock
         self._period = -1
-        self._curves: OrderedDict[str, Receipt] = OrderedDict()
-        self._kept: dict[str, Receipt] = {}
-        self._signed = self._stored = 0
+        self._curves: dict[str, Receipt] = {}  # signed ones of this period, by digest
+        self._curves_stored: dict[str, Receipt] = {}
+        self._roadmaps_signed = 0
+
+    @property
+    def worst_s(self) -> float:
+        """How long signing and storing may take: what waits for others must leave."""
+        signer = self._keyring.signer
+        return max(1.0, (signer.worst_s if signer else 0.0) + (self._store.worst_s if self._store else 0.0))
 
     def interim(self, payload: dict[str, Any]) -> Receipt:
         """Returns the receipt of an answer that another one will follow: neither signed nor stored."""
         return build_receipt(payload, unsigned_signature(INTERIM), payload["generated_at"])
 
-    def final(self, payload: dict[str, Any]) -> tuple[Receipt, bool]:
+    def roadmap(self, payload: dict[str, Any], answer_by: Deadline) -> Receipt:
+        """Returns the receipt of an answer without a measurement, signed if few were in this period; never stored."""
+        self._begin_period()
+        if self._keyring.signer is not None and self._roadmaps_signed >= ROADMAPS_SIGNED:
+            return build_receipt(payload, unsigned_signature(ENOUGH_ROADMAPS), payload["generated_at"])
+        receipt = self._sign(payload, answer_by)
+        self._roadmaps_signed += receipt["signature"]["signed"]
+        return receipt
+
+    def measured(self, payload: dict[str, Any], answer_by: Deadline) -> tuple[Receipt, bool]:
         """Signs and stores.
+
+        Args:
+            payload: The payload.
+            answer_by: When the answer must be there; what could take longer is left out.
 
         Returns:
             The receipt, and whether it is stored. What is stored already under this payload is given again.
         """
-        if self._store is not None:
-            try:
-                before = self._store.get(sha3_256_hex(canonical_bytes(payload)))
-                if before is not None and before["signature"]["signed"]:
-                    return before, True
-            except StoreDown as error:
-                # Not tried a second time: each try may last as long as the answer has left.
-                logger.error("receipt not stored: %s", error)
-                return self._sign(payload), False
-            except StoreAlarm:
-                pass  # `_keep` meets the same, and says so
-        return self._keep(self._sign(payload))
+        store, signer = self._store, self._keyring.signer
+        if store is None:
+            return self._sign(payload, answer_by), False
+        if answer_by.remaining() < store.worst_s + (signer.worst_s if signer else 0.0):
+            logger.error("receipt not stored: no time was left")
+            return self._sign(payload, answer_by), False
+        try:
+            before = store.get(sha3_256_hex(canonical_bytes(payload)))
+            if before is not None and before["signature"]["signed"]:
+                return before, True
+        except StoreDown as error:
+            # Not tried a second time: each try may last as long as the answer has left.
+            logger.error("receipt not stored: %s", error)
+            return self._sign(payload, answer_by), False
+        except StoreAlarm:
+            pass  # `_keep` meets the same, and says so
+        receipt = self._sign(payload, answer_by)
+        if answer_by.remaining() < store.worst_s:
+            logger.error("receipt not stored: no time was left")
+            return receipt, False
+        return self._keep(receipt)
 
-    def curve(self, query: CurveQuery, *, store: bool) -> tuple[Receipt, bool]:
+    def curve(
+        self, query: CurveQuery, answer_by: Deadline, *, store: bool, usual: bool = False
+    ) -> tuple[Receipt, bool]:
         """Returns the receipt of a curve, and whether it is stored.
 
+        Args:
+            query: The question.
+            answer_by: When the answer must be there.
+            store: Whether its receipt is to be stored.
+            usual: Whether it is the question that nobody can flood this edge with: the one without parameters.
+
         Raises:
-            Problem: 429 when more are to be stored than this instance stores in a period, 503 without a store.
+            Problem: 429 when more are to be stored than this instance stores in a period, 422 without a store.
         """
+        period = self._begin_period()
+        dated = datetime.fromtimestamp(period * CURVE_PERIOD_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        payload = curve_payload(query, dated)
+        digest = sha3_256_hex(canonical_bytes(payload))
+        receipt = self._curves.get(digest) or self._new_curve(payload, answer_by, usual=usual)
+        if receipt["signature"]["signed"]:
+            self._curves[digest] = (
+                receipt  # an unsigned one costs nothing to make again, and may be signed then
+            )
+        if not store:
+            return receipt, False
+        receipt, stored = self._keep_curve(digest, receipt)
+        if digest in self._curves:
+            self._curves[digest] = receipt
+        return receipt, stored
+
+    def _begin_period(self) -> int:
+        """Returns the number of the present period; when it has just begun, counts begin anew."""
         period = int(self._clock() // CURVE_PERIOD_S)
         if period != self._period:
             self._period = period
             self._curves.clear()
-            self._kept.clear()
-            self._signed = self._stored = 0
-        dated = datetime.fromtimestamp(period * CURVE_PERIOD_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        payload = curve_payload(query, dated)
-        digest = sha3_256_hex(canonical_bytes(payload))
-        receipt = self._curves.get(digest)
-        if receipt is None:
-            receipt = self._new_curve(payload)
-            self._curves[digest] = receipt
-            while len(self._curves) > CURVES_KEPT:
-                self._curves.popitem(last=False)
-        else:
-            self._curves.move_to_end(digest)
-        if not store:
-            return receipt, False
-        self._curves[digest], stored = self._keep_curve(digest, receipt)
-        return self._curves[digest], stored
+            self._curves_stored.clear()
+            self._roadmaps_signed = 0
+        return period
 
     def stored(self, digest: str) -> Receipt:
         """Returns a stored receipt.
@@ -135,33 +180,35 @@ class Issuer:
             raise Problem(404, "No receipt with this payload digest is stored here.")
         return receipt
 
-    def _sign(self, payload: dict[str, Any]) -> Receipt:
+    def _sign(self, payload: dict[str, Any], answer_by: Deadline) -> Receipt:
+        signer = self._keyring.signer
+        if signer is None:
+            # The payload's own time, so that equal payloads give equal receipts.
+            made = payload["generated_at"]
+            return build_receipt(payload, signature(None, payload, made), made)
         made = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        # Without a signer the payload's own time, so that equal payloads give equal receipts.
-        made = max(made, payload["generated_at"]) if self._keyring.signer else payload["generated_at"]
-        return build_receipt(payload, signature(self._keyring.signer, payload, made), made)
+        made = max(made, payload["generated_at"])
+        if answer_by.remaining() < signer.worst_s:
+            return build_receipt(payload, unsigned_signature(NO_TIME), made)
+        return build_receipt(payload, signature(signer, payload, made), made)
 
-    def _new_curve(self, payload: dict[str, Any]) -> Receipt:
-        if self._keyring.signer is None:
-            return self._sign(payload)
-        if self._signed >= CURVES_SIGNED:
+    def _new_curve(self, payload: dict[str, Any], answer_by: Deadline, *, usual: bool) -> Receipt:
+        if self._keyring.signer is not None and len(self._curves) >= CURVES_SIGNED and not usual:
             return build_receipt(payload, unsigned_signature(ENOUGH), payload["generated_at"])
-        self._signed += 1
-        return self._sign(payload)
+        return self._sign(payload, answer_by)
 
     def _keep_curve(self, digest: str, receipt: Receipt) -> tuple[Receipt, bool]:
         if self._store is None:
-            raise Problem(503, "This edge keeps no receipts; ask without store.")
-        if digest in self._kept:
-            return self._kept[digest], True
-        if self._stored >= CURVES_STORED:
+            raise Problem(422, "This edge keeps no receipts; ask without store.")
+        if digest in self._curves_stored:
+            return self._curves_stored[digest], True
+        if len(self._curves_stored) >= CURVES_STORED:
             left = CURVE_PERIOD_S - self._clock() % CURVE_PERIOD_S
             detail = "This edge has stored enough curves for this hour; ask without store."
             raise Problem(429, detail, {"Retry-After": str(math.ceil(left))})
-        self._stored += 1
         receipt, stored = self._keep(receipt)
         if stored:
-            self._kept[digest] = receipt
+            self._curves_stored[digest] = receipt
         return receipt, stored
 
     def _keep(self, receipt: Receipt) -> tuple[Receipt, bool]:

@@ -45,7 +45,7 @@ def failure_reason(code: ErrorCode, detail: str, prompt: str | None) -> str:
     Args:
         code: The tower's code.
         detail: The tower's own words; added unless they might repeat the prompt.
-        prompt: The prompt, where the edge still has it.
+        prompt: The prompt; without it the tower's words are left out, as nothing tells whether they repeat it.
     """
     words = re.sub(r"[^!-~]+", " ", detail).strip()[:MAX_DETAIL].rstrip(". ")
     words = without_prompt(words, prompt, instead="")
@@ -57,10 +57,10 @@ def without_prompt(words: str, prompt: str | None, *, instead: str) -> str:
 
     Args:
         words: What the tower said or named.
-        prompt: The prompt, where the edge still has it.
+        prompt: The prompt; None where the edge does not have it and so cannot tell.
         instead: The edge's own words.
     """
-    return instead if prompt is not None and shares_piece(words, prompt) else words
+    return instead if prompt is None or shares_piece(words, prompt) else words
 
 
 def repeats_prompt(result: ResultFrame, prompt: str) -> bool:

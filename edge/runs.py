@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from edge.deadline import Deadline
+from edge.deadline import Budget, Deadline
 from edge.issuer import Issuer
 from edge.payloads import measured_payload, roadmap_payload
 from edge.problems import Problem
@@ -48,8 +48,15 @@ ACCEPT_TIMEOUT_S = 10.0
 ACCEPT_GRACE_S = 1.5
 STATUS_TIMEOUT_S = 5.0
 RETRY_AFTER_S = 2
+# Words for progress that this project's agents use.
+PHASES = ("queued", "starting", "loading", "calibrating", "prefill", "measuring", "timing", "alpha")
 # How far the tower's clock may be ahead of this one.
 MAX_CLOCK_LEAD = timedelta(minutes=5)
+# A tower keeps a run for a day at most; an older result was kept elsewhere, by whoever had a use for it.
+MAX_AGE = timedelta(hours=25)
+UNCHECKED_OUTPUT = (
+    "the text has bytes that are no UTF-8, so it cannot be checked against its digest, and is left out"
+)
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,7 @@ class Running:
 
 @dataclass(frozen=True)
 class _Run:
-    """One run as the edge sees it: what the tower must echo, and what receipts say of it.
+    """One run as the edge sees it: what the tower must echo, what receipts say of it, when the answer must be there.
 
     ``k`` and ``prompt`` are those of the request, which only its own POST knows.
     """
@@ -79,6 +86,7 @@ class _Run:
     run_id: str
     nonce: str
     known: dict[str, Any]
+    answer_by: Deadline
     k: int | None = None
     prompt: str | None = None
 
@@ -121,7 +129,7 @@ class Runs:
         client: str,
         idempotency_key: str | None,
         wait_s: float,
-        budget: Deadline,
+        budget: Budget,
     ) -> Answer:
         """Send a run to the tower and wait for its result.
 
@@ -130,7 +138,7 @@ class Runs:
             client: Whose Idempotency-Key it is.
             idempotency_key: The caller's key, if it sent one.
             wait_s: How long to wait for the result; 0 returns as soon as the tower has taken the run.
-            budget: When this invocation must be over.
+            budget: The time of this invocation.
 
         Raises:
             Problem: If the tower found the request itself at fault.
@@ -140,6 +148,7 @@ class Runs:
                 "NOT_CONFIGURED",
                 "this edge has no run secret, so it starts no run",
                 k=_number(request.k),
+                answer_by=budget.answer_by,
             )
         fields = request.model_dump(mode="json")
         keys = self._keys
@@ -153,6 +162,7 @@ class Runs:
             nonce=keys.nonce(run_id),
             k=_number(request.k),
             known={"run_id": run_id, "request": bound, "prompt_commitment": commitment},
+            answer_by=budget.answer_by,
             prompt=request.prompt,
         )
         frame = RunFrame(
@@ -165,14 +175,14 @@ class Runs:
         answer = self._talk(
             run,
             frame,
-            accept_by=budget.sooner(min(wait_s + ACCEPT_GRACE_S, ACCEPT_TIMEOUT_S)),
-            finish_by=budget.sooner(wait_s),
+            accept_by=budget.wait_until.sooner(min(wait_s + ACCEPT_GRACE_S, ACCEPT_TIMEOUT_S)),
+            finish_by=budget.wait_until.sooner(wait_s),
         )
         # Only here: run ids are public, and whoever has the salt can test guesses of the prompt.
         answer.body["prompt_salt"] = salt.hex()
         return answer
 
-    def status(self, run_id: str, budget: Deadline) -> Answer:
+    def status(self, run_id: str, budget: Budget) -> Answer:
         """Ask after a run.
 
         Raises:
@@ -180,7 +190,7 @@ class Runs:
         """
         return self._ask(StatusFrame, run_id, budget, wait_s=0.0)
 
-    def cancel(self, run_id: str, budget: Deadline) -> Answer:
+    def cancel(self, run_id: str, budget: Budget) -> Answer:
         """Cancel a run; one that has finished stays finished, and its receipt is the answer.
 
         A run whose end is slow to come gives 202; the tower ends it all the same.
@@ -191,7 +201,7 @@ class Runs:
         return self._ask(CancelFrame, run_id, budget, wait_s=STATUS_TIMEOUT_S)
 
     def _ask(
-        self, ask: type[StatusFrame | CancelFrame], run_id: str, budget: Deadline, *, wait_s: float
+        self, ask: type[StatusFrame | CancelFrame], run_id: str, budget: Budget, *, wait_s: float
     ) -> Answer:
         if self._keys is None:
             raise Problem(503, "This edge has no run secret, so it cannot recognise run ids.")
@@ -199,12 +209,12 @@ class Runs:
             self._keys.parse(run_id)
         except RunIdError:
             raise Problem(404, "This is not a run id of this service.") from None
-        run = _Run(run_id, self._keys.nonce(run_id), {"run_id": run_id})
+        run = _Run(run_id, self._keys.nonce(run_id), {"run_id": run_id}, budget.answer_by)
         return self._talk(
             run,
             ask(run_id=run_id),
-            accept_by=budget.sooner(STATUS_TIMEOUT_S),
-            finish_by=budget.sooner(wait_s),
+            accept_by=budget.wait_until.sooner(STATUS_TIMEOUT_S),
+            finish_by=budget.wait_until.sooner(wait_s),
         )
 
     def _talk(
@@ -242,7 +252,9 @@ class Runs:
         return self._finished(run, outcome)
 
     def _running(self, run: _Run, running: Running) -> Answer:
-        phase = without_prompt(running.progress["phase"], run.prompt, instead="running")
+        phase = running.progress["phase"]
+        if phase not in PHASES:  # an agent's own word for it might be the prompt
+            phase = without_prompt(phase, run.prompt, instead="running")
         answer = self._roadmap(
             "RUNNING",
             "running",
@@ -263,7 +275,10 @@ class Runs:
         if submitting and code is ErrorCode.BAD_REQUEST:
             raise Problem(422, f"{reason[:1].upper()}{reason[1:]}.")
         if not submitting and code in (ErrorCode.NOT_FOUND, ErrorCode.EXPIRED):
-            raise Problem(410, "This run is lost or has expired; start a new one.")
+            raise Problem(
+                410,
+                "This run is lost or has expired; a receipt that was stored is still under its digest.",
+            )
         headers = {}
         if failed.retry_after is not None:
             headers["Retry-After"] = str(max(1, round(failed.retry_after)))
@@ -276,8 +291,12 @@ class Runs:
             reasons = ["request: not the one that this run id was made for"]
         else:
             reasons = check_result(result, run_id=run.run_id, nonce=run.nonce, bound_request=bound)
-        if result.ended_at and datetime.fromisoformat(result.ended_at) > datetime.now(UTC) + MAX_CLOCK_LEAD:
-            reasons.append("ended_at: in the future")
+        if result.ended_at is not None:
+            age = datetime.now(UTC) - datetime.fromisoformat(result.ended_at)
+            if age < -MAX_CLOCK_LEAD:
+                reasons.append("ended_at: in the future")
+            elif age > MAX_AGE:
+                reasons.append("ended_at: longer ago than a tower keeps a run")
         if run.prompt is not None and repeats_prompt(result, run.prompt):
             reasons.append("measurement: repeats a piece of the prompt")
         if reasons:
@@ -294,9 +313,13 @@ class Runs:
             keyid = result.attestation.signatures[0].keyid
             tower |= {"keyid": keyid, "attestation": result.attestation.model_dump(mode="json")}
         payload = measured_payload(result, cost_ratio=self._settings.cost_ratio, tower=tower)
-        answer = self._receipt(payload)
+        receipt, stored = self._issuer.measured(payload, run.answer_by)
+        answer = Answer(200, dict(receipt), {"Link": receipt_link(receipt)} if stored else {})
         if bound["include_output"] and result.output is not None:
-            answer.body["output"] = result.output
+            if "\ufffd" in result.output:
+                answer.body["output_note"] = UNCHECKED_OUTPUT
+            else:
+                answer.body["output"] = result.output
         return answer
 
     def _attested(self, result: ResultFrame) -> tuple[str, str]:
@@ -305,18 +328,16 @@ class Runs:
             return labels.UNPINNED, ""
         if result.attestation is None:
             return labels.FAILED, "the tower has not signed its result, and its key is pinned on this edge"
+        if result.ended_at is None:
+            return labels.FAILED, "the tower has signed a result without a time"
         try:
             frame = result.model_dump(mode="json")
-            check_attestation(frame["attestation"], attested(frame), self._tower_keys)
+            key = check_attestation(frame["attestation"], attested(frame), self._tower_keys)
         except SpecdecError as error:
             return labels.FAILED, f"the tower's signature over its result does not hold: {error.cause}"
+        if key is not None and not key.is_valid(datetime.now(UTC)):
+            return labels.FAILED, "the tower's key that signed its result is pinned for another time than now"
         return (labels.UNPINNED if self._tower_keys is None else labels.VERIFIED), ""
-
-    def _receipt(self, payload: dict[str, Any], headers: dict[str, str] | None = None) -> Answer:
-        """Return a final answer, signed and stored as far as that can be done."""
-        body, stored = self._issuer.final(payload)
-        link = {"Link": receipt_link(body)} if stored else {}
-        return Answer(200, dict(body), {**link, **(headers or {})})
 
     def _roadmap(
         self,
@@ -329,6 +350,7 @@ class Runs:
         first_steps: list[str] | None = None,
         headers: dict[str, str] | None = None,
         final: bool = True,
+        answer_by: Deadline | None = None,
     ) -> Answer:
         payload = roadmap_payload(
             code=str(code),
@@ -338,7 +360,10 @@ class Runs:
             cost_ratio=self._settings.cost_ratio,
             run={**(run.known if run else {}), **(extra or {})},
         )
-        return self._receipt(payload, headers) if final else Answer(200, self._issuer.interim(payload))
+        if not final:
+            return Answer(200, self._issuer.interim(payload))
+        by = run.answer_by if run else answer_by or Deadline.after(0)
+        return Answer(200, dict(self._issuer.roadmap(payload, by)), headers or {})
 
 
 def _converse(

@@ -29,6 +29,7 @@ class EdgeSettings(BaseModel):
         signer: Who signs receipts.
         kms_key_id: Id or ARN of the KMS key (P-256), for ``kms``.
         signing_key_file: File of the private key, for ``file``; made when it is not there.
+        signing_keyid: Id that the key in that file must have; it is then not made.
         keys: What ``GET /keys`` answers, or a file of it: this edge's keys, old ones too, with their times.
         receipts_table: DynamoDB table that receipts are stored in.
         receipts_dir: Directory that receipts are stored in, instead.
@@ -47,6 +48,7 @@ class EdgeSettings(BaseModel):
     signer: Literal["none", "kms", "file"] = "none"
     kms_key_id: str | None = Field(default=None, min_length=1)
     signing_key_file: Path | None = None
+    signing_keyid: str | None = None
     keys: str | None = None
     receipts_table: str | None = Field(default=None, min_length=3)
     receipts_dir: Path | None = None

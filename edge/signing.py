@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from edge.settings import EdgeSettings
 from shared.dsse import PAYLOAD_TYPE, pae, signature_block, statement, statement_bytes
 from shared.errors import SpecdecError
-from shared.keyfile import SigningKey, load_or_create
+from shared.keyfile import KeyFileError, SigningKey, load_existing, load_or_create
 from shared.keys import P256_ALG, BadKey, TrustedKey, load_keys
 from shared.receipts import unsigned_signature
 
@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 
 AWS_TIMEOUT_S = 0.8
 AWS_ATTEMPTS = 2
+CALL_S = 2 * AWS_TIMEOUT_S * AWS_ATTEMPTS + 1.0
+"""Longest call: connecting and reading time out in each attempt, and between them is a pause of at most a second."""
+
 PAUSE_S = 20.0
 """After a failure the key service is left alone for so long, and receipts are unsigned meanwhile."""
 
@@ -34,7 +37,13 @@ class SigningFailed(Exception):
 
 
 class Signer(Protocol):
-    """Signs messages with one key."""
+    """Signs messages with one key.
+
+    Attributes:
+        worst_s: How long a signature may take at worst, in seconds.
+    """
+
+    worst_s: float
 
     def sign(self, message: bytes) -> tuple[bytes, str, str]:
         """Returns the signature of a message, the key's id and the algorithm's name.
@@ -56,9 +65,12 @@ class Signer(Protocol):
 class FileSigner:
     """Signs with a key in this process's memory."""
 
+    worst_s = 0.0
+
     def __init__(self, key: SigningKey) -> None:
         """Keeps the key."""
         self._key = key
+        self.keyid = key.keyid
 
     def sign(self, message: bytes) -> tuple[bytes, str, str]:
         """Returns signature, key id and algorithm."""
@@ -76,6 +88,8 @@ class KmsSigner:
     it is given, and each signature is verified with it: what does not verify is not handed out. Needs `kms:Sign`, and
     `kms:GetPublicKey` where the public key is not given.
     """
+
+    worst_s = CALL_S
 
     def __init__(
         self,
@@ -109,8 +123,7 @@ class KmsSigner:
         )
         signature: bytes = answer["Signature"]
         if not key.verifies(signature, message):
-            logger.error("receipt not signed: %s", OTHER_KEY)
-            raise SigningFailed(OTHER_KEY)
+            raise self._failed(OTHER_KEY)
         return signature, key.keyid, key.alg
 
     def public_pem(self) -> str:
@@ -199,7 +212,15 @@ def open_signer(settings: EdgeSettings, published_pem: str | None) -> Signer | N
         shared.keyfile.KeyFileError: If the key file cannot be used.
     """
     if settings.signer == "file" and settings.signing_key_file is not None:
-        return FileSigner(load_or_create(settings.signing_key_file, "P-256"))
+        file = settings.signing_key_file
+        if settings.signing_keyid is None:
+            return FileSigner(load_or_create(file, "P-256"))
+        key = load_existing(file)
+        if key.keyid != settings.signing_keyid:
+            raise KeyFileError(
+                "BAD_KEY_FILE", f"{file.name} was changed while the edge ran", "start the edge again"
+            )
+        return FileSigner(key)
     if settings.signer == "kms" and settings.kms_key_id is not None:
         return KmsSigner(settings.kms_key_id, published_pem)
     return None

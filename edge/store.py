@@ -12,6 +12,7 @@ import fcntl
 import json
 import logging
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,9 @@ from shared.canonical import CanonicalError, canonical_bytes, sha3_256_hex, stri
 from shared.dsse import DsseError, strict_base64
 
 logger = logging.getLogger(__name__)
+
+LOCK_S = 2.0
+"""Longest wait for other writers."""
 
 Receipt = dict[str, Any]
 
@@ -34,7 +38,13 @@ class StoreAlarm(Exception):
 
 
 class ReceiptStore(Protocol):
-    """A store of receipts."""
+    """A store of receipts.
+
+    Attributes:
+        worst_s: How long one call may take at worst, in seconds.
+    """
+
+    worst_s: float
 
     def put(self, receipt: Receipt) -> Receipt:
         """Stores a receipt and returns the one that is now stored: this one, or the one that was there before.
@@ -81,6 +91,8 @@ class DirectoryStore:
     A receipt counts from the moment its second file has its name. Each file is written under another name, synced and
     then renamed; the directory is synced before `put` returns. Writers take turns by a lock that dies with them.
     """
+
+    worst_s = LOCK_S
 
     def __init__(self, folder: Path) -> None:
         """Names the folder; it is made at the first writing."""
@@ -152,10 +164,23 @@ class DirectoryStore:
             _sync(self._folder.parent)
         lock = os.open(self._folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            _take_turns(lock)
             yield
         finally:
             os.close(lock)
+
+
+def _take_turns(lock: int) -> None:
+    """Waits for the lock, but not for ever: another writer may hang on its disk."""
+    until = time.monotonic() + LOCK_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise StoreDown("the receipts' directory is held by another writer") from None
+            time.sleep(0.01)
 
 
 def _read(path: Path) -> bytes | None:

@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 AWS_TIMEOUT_S = 0.8
 AWS_ATTEMPTS = 2
+CALL_S = 2 * AWS_TIMEOUT_S * AWS_ATTEMPTS + 1.0
 PAUSE_S = 20.0
 """After no answer the table is left alone for so long: each further try would make its caller wait in vain."""
 
@@ -28,6 +29,8 @@ _COPIES = ("payload", "payload_canonical_base64")
 
 class DynamoStore:
     """Receipts in a table whose partition key is `digest` (a string)."""
+
+    worst_s = CALL_S
 
     def __init__(
         self,

@@ -63,6 +63,18 @@ def load_or_create(path: Path, kind: Kind) -> SigningKey:
     try:
         if not path.exists():
             _create(path, kind)
+    except OSError as error:
+        raise _unusable(path, error) from None
+    return load_existing(path)
+
+
+def load_existing(path: Path) -> SigningKey:
+    """Returns the key in a file that is there.
+
+    Raises:
+        KeyFileError: If it cannot be read, is readable by others, or holds something else.
+    """
+    try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
             raise KeyFileError("BAD_KEY_FILE", f"{path.name} is not a file")
@@ -72,8 +84,12 @@ def load_or_create(path: Path, kind: Kind) -> SigningKey:
             )
         data = path.read_bytes()
     except OSError as error:
-        raise KeyFileError("BAD_KEY_FILE", f"{path.name} cannot be read or made ({error.strerror})") from None
+        raise _unusable(path, error) from None
     return load(data, path.name)
+
+
+def _unusable(path: Path, error: OSError) -> KeyFileError:
+    return KeyFileError("BAD_KEY_FILE", f"{path.name} cannot be read or made ({error.strerror})")
 
 
 def load(data: bytes, name: str) -> SigningKey:

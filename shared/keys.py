@@ -10,7 +10,7 @@ import base64
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import ValidationError
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     PublicKey = EllipticCurvePublicKey | Ed25519PublicKey
 
 Role = Literal["edge", "tower"]
+
+CLOCK_SKEW: Final = timedelta(minutes=5)
+"""How far two honest clocks may be apart."""
 
 P256_ALG: Final = "ECDSA_SHA_256"
 ED25519_ALG: Final = "ED25519"
@@ -76,6 +79,11 @@ class TrustedKey:
     valid_from: datetime | None = None
     valid_to: datetime | None = None
 
+    def is_valid(self, at: datetime) -> bool:
+        """Whether the key signs at this time, give or take what honest clocks may be apart."""
+        since, until = self.valid_from, self.valid_to
+        return (since is None or since - at <= CLOCK_SKEW) and (until is None or at - until <= CLOCK_SKEW)
+
     def verifies(self, signature: bytes, message: bytes) -> bool:
         """Whether this key made this signature: ECDSA over SHA-256 in DER (FIPS 186-5), or Ed25519 (RFC 8032)."""
         from cryptography.exceptions import InvalidSignature
@@ -104,7 +112,7 @@ def load_keys(data: bytes, role: Role = "edge") -> list[TrustedKey]:
         BadKey: If there is none, or one is neither P-256 nor Ed25519.
     """
     if data.lstrip().startswith(b"{"):
-        keys = [_trusted(entry) for entry in published(data) if entry.kind == role]
+        keys = [trusted(entry) for entry in published(data) if entry.kind == role]
     else:
         keys = [_key(block) for block in _PEM.findall(data)]
     if not keys:
@@ -147,19 +155,24 @@ def keys_answer(keys: Sequence[PublishedKey]) -> dict[str, Any]:
 
 
 def _entry(entry: PublishedKey) -> dict[str, Any]:
-    trusted = _trusted(entry)
+    key = trusted(entry)
     return {
-        "keyid": trusted.keyid,
+        "keyid": key.keyid,
         "kind": entry.kind,
-        "alg": trusted.alg,
+        "alg": key.alg,
         "pem": entry.pem,
-        "jwk": {**_jwk(trusted.key), "kid": trusted.keyid, "use": "sig"},
+        "jwk": {**_jwk(key.key), "kid": key.keyid, "use": "sig"},
         "valid_from": entry.valid_from,
         "valid_to": entry.valid_to,
     }
 
 
-def _trusted(entry: PublishedKey) -> TrustedKey:
+def trusted(entry: PublishedKey) -> TrustedKey:
+    """The key of an entry.
+
+    Raises:
+        BadKey: If it is not usable.
+    """
     blocks = _PEM.findall(entry.pem.encode("utf-8", "replace"))
     if len(blocks) != 1:
         raise BadKey("BAD_KEY", "an entry of the keys does not hold one PEM public key")

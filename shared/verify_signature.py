@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from shared import labels
@@ -16,13 +16,10 @@ from shared.attestation import attested_in_payload, check_attestation
 from shared.closeness import same_json
 from shared.dsse import DsseError, open_envelope, statement, verify_envelope
 from shared.errors import SpecdecError
-from shared.keys import BadKey, TrustedKey, load_keys, published
+from shared.keys import CLOCK_SKEW, BadKey, TrustedKey, load_keys, published
 from shared.report import Check, Status
 
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
-
-CLOCK_SKEW: Final = timedelta(minutes=5)
-"""How far two honest clocks may be apart."""
 
 
 @dataclass(frozen=True)

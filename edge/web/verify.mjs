@@ -1,6 +1,7 @@
 /**
  * Checks a receipt offline, in a browser or in Node 20 and later, with nothing but this file.
- * These are the checks receipt, digest, exact_bytes, time, attestation and signature of `specdec verify`, in its words.
+ * These are the checks receipt, digest, exact_bytes, label, time, attestation and signature of `specdec verify`, in its
+ * words; it does not recompute what a measurement says.
  * The trust root is what the caller pins: a key inside a receipt, or the word VERIFIED, proves nothing. Python prints
  * some numbers unlike JavaScript (1.0, 1e-07), and digests are over bytes: what is hashed is payload_canonical_base64,
  * once it is found to be canonical and to say what `payload` says.
@@ -14,6 +15,8 @@ const PAYLOAD_TYPE = "application/vnd.in-toto+json";
 const STATEMENT_TYPE = "https://in-toto.io/Statement/v1";
 const SITE = "https://a-11-oy.com/specdec";
 const ATTESTED = ["ended_at", "energy", "measurement", "nonce", "output_sha3_256", "request", "run_id"];
+const MEASURED_ONLY = ["measurement", "accepted_rate", "mean_accepted_len", "speedup_modeled", "speedup_measured",
+  "quality_delta", "output_sha3_256"];
 const CLOCK_SKEW = 5 * 60_000; // ms by which two honest clocks may be apart
 const A_TIME = "a UTC time like 2026-11-30T00:00:00Z";
 const BLIND = "this browser cannot check Ed25519 signatures, so not checked";
@@ -264,6 +267,21 @@ const CHECKS = {
     const bytes = attempt(() => strictBase64(carried), (why) => `payload_canonical_base64 cannot be read: ${why}`);
     must(hex(bytes) === hex(encode(text)), "payload_canonical_base64 is not the payload's canonical bytes");
     return ["ok", "the carried bytes are the payload's"];
+  },
+  label({ payload }) {
+    const { label, measured, energy } = payload;
+    if (label === "SPEC-DECODE MEASURED") {
+      const held = measured === "MEASURED" && isObject(payload.measurement);
+      must(held, "the label says MEASURED, the payload holds no measurement");
+      return ["ok", "MEASURED, with a measurement"];
+    }
+    must(["SPEC-DECODE ROADMAP", "SPEC-DECODE MODELED"].includes(label), "the label is not one of ours");
+    must(measured === "UNAVAILABLE", "without a measurement `measured` must be UNAVAILABLE");
+    for (const name of MEASURED_ONLY) {
+      must([null, undefined, "UNAVAILABLE"].includes(payload[name]), `${name} is given without a measurement`);
+    }
+    must(!isObject(energy) || energy.label === "UNAVAILABLE", "energy is given without a measurement");
+    return ["ok", "nothing is called MEASURED"];
   },
   time({ receipt, payload }, { now }) {
     const dates = [receipt, payload].map(({ generated_at = null }) => generated_at);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from websockets.sync.server import ServerConnection
 
 from agent.attest import Attester
+from edge.payloads import now
+from edge.runs import UNCHECKED_OUTPUT
 from shared.keyfile import SigningKey
 from shared.verify import verify_receipt
 from shared.wire import ResultFrame
@@ -22,7 +25,7 @@ from tests.edge.support import PROMPT, Reply, assert_roadmap, client
 PRIVATE = Ed25519PrivateKey.generate()
 KEY = SigningKey(PRIVATE)
 OTHER = SigningKey(Ed25519PrivateKey.generate())
-ENDED = "2026-11-30T00:00:00Z"
+ENDED = now()
 
 
 def signed(frame: dict[str, Any], key: SigningKey = KEY, **changes: Any) -> dict[str, Any]:
@@ -145,6 +148,59 @@ def altered(value: Any) -> Any:
     if isinstance(value, str):
         return value[:-1] + ("0" if value[-1:] != "0" else "1")
     return 0 if value is None else ["x"]
+
+
+def hours_ago(hours: float) -> str:
+    """Return a time."""
+    return (datetime.now(UTC) - timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def ended(time: str | None) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return what makes results that ended then, signed like that."""
+
+    def reply(frame: dict[str, Any]) -> dict[str, Any]:
+        whole = ResultFrame.model_validate({**result(frame), "ended_at": time}).model_dump(mode="json")
+        return {**whole, "attestation": Attester(KEY).envelope(whole)}
+
+    return reply
+
+
+def test_a_key_counts_within_its_time_only() -> None:
+    """A tower's key that is pinned with times is not accepted outside of them, by the edge's own clock."""
+    times = [({"valid_to": hours_ago(1)}, False), ({"valid_from": hours_ago(1)}, True), ({}, True)]
+    for valid, accepted_now in times:
+        pinned = json.dumps({"keys": [{"kind": "tower", "pem": KEY.pem, **valid}]})
+        reply = run(signed, pinned=pinned)
+        if accepted_now:
+            assert reply.payload["tower"]["attested"] == "VERIFIED"
+        else:
+            refused(reply, "the tower's key that signed its result is pinned for another time than now")
+
+
+def test_old_results_are_refused() -> None:
+    """A result that no tower keeps any more is refused, so that a retired key cannot date its results back."""
+    assert run(ended(hours_ago(24))).payload["label"] == "SPEC-DECODE MEASURED"
+    reply = run(ended(hours_ago(26)))
+    assert_roadmap(reply, "REPLY_REFUSED")
+    assert "ended_at: longer ago than a tower keeps a run" in reply.payload["roadmap"]["reason"]
+
+
+def test_a_signed_result_has_a_time() -> None:
+    """A signature over a result without a time would fit no receipt."""
+    refused(run(ended(None)), "the tower has signed a result without a time")
+
+
+def test_output_that_cannot_be_checked_is_left_out() -> None:
+    """A text that lost bytes cannot be compared with its digest; whatever it says, it is not passed on."""
+
+    def altered_text(frame: dict[str, Any]) -> dict[str, Any]:
+        return {**signed(frame), "output": "something else \ufffd"}
+
+    reply = run(altered_text, include_output=True)
+    assert reply.payload["label"] == "SPEC-DECODE MEASURED"
+    assert "output" not in reply.json and reply.json["output_note"] == UNCHECKED_OUTPUT
+    other = run(lambda frame: {**signed(frame), "output": "something else"}, include_output=True)
+    assert_roadmap(other, "REPLY_REFUSED")
 
 
 def test_every_altered_field_of_a_reply_is_refused() -> None:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from edge.deadline import Deadline
 from edge.issuer import (
     CURVE_PERIOD_S,
-    CURVES_KEPT,
     CURVES_SIGNED,
     CURVES_STORED,
+    ROADMAPS_SIGNED,
     Issuer,
     open_store,
 )
@@ -38,6 +39,7 @@ HOUR, NEXT_HOUR = "2026-11-30T12:00:00Z", "2026-11-30T13:00:00Z"
 
 PAYLOAD = {**measured_payload(), "generated_at": "2026-11-30T11:59:00Z"}
 BUSY = "it is busy"
+LATER = Deadline.after(1e6)
 
 
 class Signer:
@@ -46,6 +48,7 @@ class Signer:
     def __init__(self) -> None:
         """Make a key."""
         self.inner = FileSigner(SigningKey(ec.generate_private_key(ec.SECP256R1())))
+        self.worst_s = 0.0
         self.signed = 0
         self.asked = 0
         self.fails = False
@@ -69,6 +72,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         """Name the folder."""
         self.inner = DirectoryStore(folder)
+        self.worst_s = 0.0
         self.puts: list[Receipt] = []
         self.on_put: Exception | None = None
         self.on_get: Exception | None = None
@@ -97,9 +101,11 @@ class Edge:
         self.now = now
         self.issuer = Issuer(keyring, store, clock=lambda: self.now)
 
-    def curve(self, k: int = 4, *, store: bool = False, **query: Any) -> tuple[Receipt, bool]:
+    def curve(
+        self, k: int = 4, *, store: bool = False, usual: bool = False, **query: Any
+    ) -> tuple[Receipt, bool]:
         """Ask for a curve."""
-        return self.issuer.curve(CurveQuery(k=k, **query), store=store)
+        return self.issuer.curve(CurveQuery(k=k, **query), LATER, store=store, usual=usual)
 
 
 @pytest.fixture
@@ -135,12 +141,12 @@ def assert_signed(receipt: Receipt, signer: Signer) -> None:
 def test_signed_and_stored_once(signer: Signer, store: Store) -> None:
     """A run's receipt is signed and stored at the first asking; whoever asks later gets that one, byte for byte."""
     edge = Edge(signer, store)
-    first, stored = edge.issuer.final(PAYLOAD)
+    first, stored = edge.issuer.measured(PAYLOAD, LATER)
     assert stored
     assert_signed(first, signer)
     edge.now += 100
     for _ in range(3):
-        again, stored = edge.issuer.final(PAYLOAD)
+        again, stored = edge.issuer.measured(PAYLOAD, LATER)
         assert stored and exact(again) == exact(first)
     assert (signer.signed, len(store.puts)) == (1, 1)
     assert exact(edge.issuer.stored(first["payload_sha3_256"])) == exact(first)
@@ -148,31 +154,31 @@ def test_signed_and_stored_once(signer: Signer, store: Store) -> None:
 
 def test_another_instance_gives_the_same(signer: Signer, store: Store) -> None:
     """What one instance has signed and stored another one gives, with no signature of its own."""
-    first, _ = Edge(signer, store).issuer.final(PAYLOAD)
+    first, _ = Edge(signer, store).issuer.measured(PAYLOAD, LATER)
     other = Signer()
-    assert exact(Edge(other, store, T0 + 1000).issuer.final(PAYLOAD)[0]) == exact(first)
-    assert exact(Edge(None, store).issuer.final(PAYLOAD)[0]) == exact(first)
+    assert exact(Edge(other, store, T0 + 1000).issuer.measured(PAYLOAD, LATER)[0]) == exact(first)
+    assert exact(Edge(None, store).issuer.measured(PAYLOAD, LATER)[0]) == exact(first)
     assert other.asked == 0
 
 
 def test_receipt_is_dated_when_it_is_signed(signer: Signer) -> None:
     """A signed receipt is dated when it is signed, never before its payload; without a signer it is dated as that."""
     edge = Edge(signer, None)
-    receipt, _ = edge.issuer.final(PAYLOAD)
+    receipt, _ = edge.issuer.measured(PAYLOAD, LATER)
     assert receipt["generated_at"] == HOUR
     edge.now -= 1000
-    assert edge.issuer.final(PAYLOAD)[0]["generated_at"] == PAYLOAD["generated_at"]
+    assert edge.issuer.measured(PAYLOAD, LATER)[0]["generated_at"] == PAYLOAD["generated_at"]
     assert_signed(receipt, signer)
-    assert Edge(None, None).issuer.final(PAYLOAD)[0]["generated_at"] == PAYLOAD["generated_at"]
+    assert Edge(None, None).issuer.measured(PAYLOAD, LATER)[0]["generated_at"] == PAYLOAD["generated_at"]
 
 
 def test_nobody_signs(store: Store) -> None:
     """Without a signer the receipt is stored unsigned; equal payloads have equal receipts at any time."""
     edge = Edge(None, store)
-    first, stored = edge.issuer.final(PAYLOAD)
+    first, stored = edge.issuer.measured(PAYLOAD, LATER)
     assert stored and first["signature"] == unsigned(NO_SIGNER)
     edge.now += 5000
-    again, stored = edge.issuer.final(PAYLOAD)
+    again, stored = edge.issuer.measured(PAYLOAD, LATER)
     assert stored and exact(again) == exact(first)
 
 
@@ -180,18 +186,18 @@ def test_unsigned_until_the_signer_is_back(signer: Signer, store: Store) -> None
     """While nobody can sign, the first unsigned receipt is given; once somebody can, it is signed for good."""
     edge = Edge(signer, store)
     signer.fails = True
-    first, stored = edge.issuer.final(PAYLOAD)
+    first, stored = edge.issuer.measured(PAYLOAD, LATER)
     assert stored and first["signature"] == unsigned(f"not signed: {BUSY}")
     edge.now += 10
-    assert exact(edge.issuer.final(PAYLOAD)[0]) == exact(first)
+    assert exact(edge.issuer.measured(PAYLOAD, LATER)[0]) == exact(first)
     assert (signer.asked, signer.signed) == (2, 0)
     signer.fails = False
     edge.now += 10
-    signed, stored = edge.issuer.final(PAYLOAD)
+    signed, stored = edge.issuer.measured(PAYLOAD, LATER)
     assert stored and signed["generated_at"] == "2026-11-30T12:00:20Z"
     assert_signed(signed, signer)
     signer.fails = True
-    assert exact(edge.issuer.final(PAYLOAD)[0]) == exact(signed)
+    assert exact(edge.issuer.measured(PAYLOAD, LATER)[0]) == exact(signed)
     assert (signer.asked, signer.signed) == (3, 1)
     assert exact(edge.issuer.stored(signed["payload_sha3_256"])) == exact(signed)
 
@@ -200,7 +206,7 @@ def test_without_a_store(signer: Signer, caplog: pytest.LogCaptureFixture) -> No
     """An edge that keeps no receipts signs each time, and says that none is stored."""
     edge = Edge(signer, None)
     for _ in range(2):
-        receipt, stored = edge.issuer.final(PAYLOAD)
+        receipt, stored = edge.issuer.measured(PAYLOAD, LATER)
         assert not stored
         assert_signed(receipt, signer)
     assert signer.signed == 2
@@ -219,7 +225,7 @@ def test_store_that_fails(
     """With the store down or damaged the run is answered, signed, and not called stored; the log says why."""
     store.on_put = error
     store.on_get = None if reads else error
-    receipt, stored = Edge(signer, store).issuer.final(PAYLOAD)
+    receipt, stored = Edge(signer, store).issuer.measured(PAYLOAD, LATER)
     assert not stored
     assert_signed(receipt, signer)
     assert [(record.name, record.levelname, record.getMessage()) for record in caplog.records] == [
@@ -232,7 +238,7 @@ def test_a_store_that_cannot_be_read_is_not_written(
 ) -> None:
     """A store that is down is asked once, not twice, as each try may last; the answer is given, not stored."""
     store.on_get = store.on_put = StoreDown("the receipts' table refused: X")
-    receipt, stored = Edge(signer, store).issuer.final(PAYLOAD)
+    receipt, stored = Edge(signer, store).issuer.measured(PAYLOAD, LATER)
     assert not stored
     assert_signed(receipt, signer)
     assert caplog.messages == ["receipt not stored: the receipts' table refused: X"]
@@ -243,10 +249,10 @@ def test_damaged_receipt_is_not_given(
 ) -> None:
     """Where what is stored was tampered with, a fresh receipt is given, and the store's alarm is in the log."""
     edge = Edge(signer, store)
-    digest = edge.issuer.final(PAYLOAD)[0]["payload_sha3_256"]
+    digest = edge.issuer.measured(PAYLOAD, LATER)[0]["payload_sha3_256"]
     file = place(tmp_path, ".receipt.json", digest)
     file.write_text(json.dumps({**json.loads(file.read_text()), "payload": {"accepted_rate": 1.0}}))
-    receipt, stored = edge.issuer.final(PAYLOAD)
+    receipt, stored = edge.issuer.measured(PAYLOAD, LATER)
     assert not stored
     assert_signed(receipt, signer)
     alarm = f"ALARM receipt store: other content under {digest}"
@@ -268,6 +274,52 @@ def test_interim(signer: Signer, store: Store) -> None:
     assert verify_receipt(receipt).ok
     assert (signer.asked, store.puts) == (0, [])
     assert store.get(receipt["payload_sha3_256"]) is None
+
+
+# Answers without a measurement
+
+
+def test_roadmaps_are_signed_and_not_stored(signer: Signer, store: Store) -> None:
+    """An answer without a measurement is signed, so many times an hour, and never stored."""
+    edge = Edge(signer, store)
+    payloads = [roadmap_payload(generated_at=NOW, run_id=str(n)) for n in range(ROADMAPS_SIGNED + 2)]
+    receipts = [edge.issuer.roadmap(payload, LATER) for payload in payloads]
+    for receipt in receipts[:ROADMAPS_SIGNED]:
+        assert receipt["signature"]["signed"]
+    assert_signed(receipts[0], signer)
+    for receipt in receipts[ROADMAPS_SIGNED:]:
+        assert receipt["signature"] == unsigned(
+            "this edge has signed enough answers without a measurement for this hour"
+        )
+        assert verify_receipt(receipt).ok
+    assert (signer.asked, store.puts) == (ROADMAPS_SIGNED, [])
+    edge.now += CURVE_PERIOD_S
+    assert edge.issuer.roadmap(payloads[-1], LATER)["signature"]["signed"]
+
+
+# Time
+
+
+@pytest.mark.parametrize(
+    ("left", "signed", "stored"), [(20.0, True, True), (7.0, True, False), (3.0, False, False)]
+)
+def test_what_may_take_too_long_is_left_out(
+    signer: Signer, store: Store, left: float, signed: bool, stored: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With little time left a receipt is not stored, with less not signed either; it is always answered."""
+    signer.worst_s = store.worst_s = 4.0
+    edge = Edge(signer, store)
+    assert edge.issuer.worst_s == 8.0
+    receipt, kept = edge.issuer.measured(PAYLOAD, Deadline.after(left))
+    assert (receipt["signature"]["signed"], kept, len(store.puts)) == (signed, stored, stored)
+    assert caplog.messages == [] if stored else ["receipt not stored: no time was left"]
+    if not signed:
+        assert receipt["signature"] == unsigned(
+            "not signed: no time was left to sign in; ask for the run again"
+        )
+    # Asked again with time enough, it is signed and stored.
+    receipt, kept = edge.issuer.measured(PAYLOAD, LATER)
+    assert kept and receipt["signature"]["signed"]
 
 
 # Curves
@@ -351,35 +403,31 @@ def test_signatures_have_a_limit(signer: Signer) -> None:
     assert signer.asked == CURVES_SIGNED + 1
 
 
-def test_only_so_many_curves_are_remembered(signer: Signer) -> None:
-    """The curve that was asked for longest ago is forgotten first; asked for again it is made anew."""
+def test_a_flood_leaves_the_usual_curve_signed(signer: Signer) -> None:
+    """However many other questions were asked, the one without parameters is signed, once."""
     edge = Edge(signer, None)
-    first = exact(edge.curve(**some(0))[0])
-    second = exact(edge.curve(**some(1))[0])
-    for number in range(2, CURVES_KEPT):
+    for number in range(CURVES_SIGNED + 500):
         edge.curve(**some(number))
-    assert signer.asked == CURVES_SIGNED
-    assert exact(edge.curve(**some(0))[0]) == first  # asked for again, it is now the newest
-    edge.curve(**some(CURVES_KEPT))
-    assert exact(edge.curve(**some(0))[0]) == first
-    again = edge.curve(**some(1))[0]
-    assert exact(again) != second
-    assert again["payload_sha3_256"] == json.loads(second)["payload_sha3_256"]
-    assert not again["signature"]["signed"]
-    assert CURVES_KEPT == 512
+    first, _ = edge.curve(usual=True)
+    assert_signed(first, signer)
+    for number in range(700):
+        edge.curve(**some(number))
+    assert exact(edge.curve(usual=True)[0]) == exact(first)
+    assert signer.asked == CURVES_SIGNED + 1
 
 
 def test_signer_that_fails_for_a_curve(signer: Signer, store: Store) -> None:
-    """A curve that could not be signed says why, is answered, and is the same for the rest of the hour."""
+    """A curve that could not be signed says why, is answered, and is signed as soon as that can be done."""
     edge = Edge(signer, store, T0 + 7)
     signer.fails = True
-    first, _ = edge.curve()
+    for _ in range(CURVES_SIGNED + 1):
+        first, _ = edge.curve()
     assert first["signature"] == unsigned(f"not signed: {BUSY}")
     signer.fails = False
     edge.now += 60
-    assert exact(edge.curve()[0]) == exact(first)
-    edge.now = T0 + CURVE_PERIOD_S
-    assert edge.curve()[0]["signature"]["signed"]
+    second, _ = edge.curve()
+    assert_signed(second, signer)
+    assert second["payload_sha3_256"] == first["payload_sha3_256"]
 
 
 def test_curve_is_stored_on_demand(signer: Signer, store: Store) -> None:
@@ -431,7 +479,7 @@ def test_storing_has_a_limit(signer: Signer, store: Store, seconds: float, retry
 def test_storing_curves_while_the_store_is_down(
     signer: Signer, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A curve that could not be stored is answered all the same; asked for again it is tried again, up to the limit."""
+    """A curve that could not be stored is answered all the same; asked for again it is tried again."""
     edge = Edge(signer, store)
     store.on_put = StoreDown("the receipts' table refused: X")
     first, stored = edge.curve(store=True)
@@ -441,17 +489,17 @@ def test_storing_curves_while_the_store_is_down(
     store.on_put = None
     assert edge.curve(store=True) == (first, True)
     store.on_put = StoreDown("the receipts' table refused: X")
-    for _ in range(CURVES_STORED - 2):
+    for _ in range(CURVES_STORED + 2):
         assert edge.curve(5, store=True)[1] is False
-    assert problem(lambda: edge.curve(5, store=True))[0] == 429
-    assert len(store.puts) == CURVES_STORED
+    store.on_put = None
+    assert edge.curve(5, store=True)[1] is True
 
 
 def test_storing_curves_without_a_store(signer: Signer) -> None:
     """An edge that keeps no receipts refuses to store, and only that."""
     edge = Edge(signer, None)
     assert problem(lambda: edge.curve(store=True)) == (
-        503,
+        422,
         "This edge keeps no receipts; ask without store.",
         {},
     )
@@ -495,6 +543,6 @@ def test_store_of_the_settings(tmp_path: Path) -> None:
     assert open_store(settings()) is None
     directory = open_store(settings(receipts_dir=str(tmp_path / "receipts")))
     assert isinstance(directory, DirectoryStore)
-    receipt, stored = Issuer(Keyring(settings()), directory).final(PAYLOAD)
+    receipt, stored = Issuer(Keyring(settings()), directory).measured(PAYLOAD, LATER)
     assert stored and (tmp_path / "receipts" / receipt["payload_sha3_256"][:2]).is_dir()
     assert isinstance(open_store(settings(receipts_table="receipts")), DynamoStore)

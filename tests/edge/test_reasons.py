@@ -15,9 +15,16 @@ def test_every_code_has_words(code: ErrorCode) -> None:
     assert len(failure_reason(code, "", None)) > 10
 
 
+def test_without_the_prompt_there_are_no_words_of_the_tower() -> None:
+    """Where the edge does not have the prompt, as when a run is asked after, only its own words are given."""
+    assert failure_reason(ErrorCode.LOAD_FAILED, "cannot read: a secret", None) == (
+        "the tower could not load the pair"
+    )
+
+
 def test_detail_is_cleaned_and_cut() -> None:
     """The tower's words are one line of printable ASCII of bounded length."""
-    reason = failure_reason(ErrorCode.INTERNAL, "a\x00b\nc \u202e d." + "x" * 1000, None)
+    reason = failure_reason(ErrorCode.INTERNAL, "a\x00b\nc \u202e d." + "x" * 1000, "another matter")
     assert reason.startswith("the tower failed: a b c d.x")
     assert len(reason) < 250
 

@@ -82,13 +82,13 @@ def test_a_run_that_goes_on_is_not_signed(tmp_path: Path) -> None:
     assert it.get(f"/receipts/{reply.json['payload_sha3_256']}").status == 404
 
 
-def test_a_roadmap_is_signed_too(tmp_path: Path) -> None:
-    """With the tower down the answer is a ROADMAP receipt, signed and stored like any other."""
+def test_a_roadmap_is_signed_and_not_stored(tmp_path: Path) -> None:
+    """With the tower down the answer is a ROADMAP receipt, signed like any other; nothing is kept of it."""
     it = edge(tmp_path)
     reply = it.run()
     assert reply.payload["label"] == "SPEC-DECODE ROADMAP"
-    assert reply.json["signature"]["signed"]
-    assert it.get(f"/receipts/{reply.json['payload_sha3_256']}").json == body(reply)
+    assert reply.json["signature"]["signed"] and "Link" not in reply.headers
+    assert it.get(f"/receipts/{reply.json['payload_sha3_256']}").status == 404
 
 
 def test_curves_are_the_same_for_an_hour(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_an_edge_without_a_store(tmp_path: Path) -> None:
     none = "0" * 64
     refused(it.get(f"/receipts/{none}"), 503, "This edge keeps no receipts.")
     refused(it.get(f"/receipts/{none}/payload"), 503, "This edge keeps no receipts.")
-    refused(it.get("/curve", "store=1"), 503, "This edge keeps no receipts; ask without store.")
+    refused(it.get("/curve", "store=1"), 422, "This edge keeps no receipts; ask without store.")
     assert it.get("/keys").json == {"keys": []}
 
 
@@ -138,10 +138,11 @@ def test_unknown_receipts_are_404(tmp_path: Path) -> None:
 
 def test_damaged_receipts_are_not_given_out(tmp_path: Path) -> None:
     """A receipt that no longer fits its digest is 503, never served."""
-    it = edge(tmp_path)
-    digest = it.run().json["payload_sha3_256"]
+    with FakeTower() as tower:
+        it = edge(tmp_path, tower.url)
+        digest = it.run().json["payload_sha3_256"]
     (file,) = (tmp_path / "receipts").glob("*/*.payload")
-    file.write_bytes(file.read_bytes().replace(b"ROADMAP", b"ROADMOP"))
+    file.write_bytes(file.read_bytes().replace(b"MEASURED", b"MEASURAD"))
     for path in (f"/receipts/{digest}", f"/receipts/{digest}/payload"):
         sentence = "What is stored under this digest is damaged; it is not given out."
         refused(it.get(path), 503, sentence)

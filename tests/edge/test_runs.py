@@ -244,14 +244,15 @@ def _ended_at(time: str | None) -> Script:
 
 def test_finished_run_has_one_receipt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks whenever gets the same bytes: the time is that of the run's end."""
-    with FakeTower(_ended_at("2026-01-02T03:04:05Z")) as tower:
+    ended = (datetime.now(UTC) - timedelta(hours=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    with FakeTower(_ended_at(ended)) as tower:
         edge = client(tower.url)
         first = edge.run(k=4).json
         monkeypatch.setattr(payloads, "now", lambda: "2026-01-02T04:00:00Z")
         run_id = first["payload"]["run_id"]
         second, third = edge.get(f"/runs/{run_id}").text, client(tower.url).get(f"/runs/{run_id}").text
     del first["prompt_salt"]
-    assert first["generated_at"] == first["payload"]["generated_at"] == "2026-01-02T03:04:05Z"
+    assert first["generated_at"] == first["payload"]["generated_at"] == ended
     assert second == third
     assert json.loads(second) == first
 

@@ -42,7 +42,8 @@ from tests.shared.test_verify_signature import (
 ROOT = Path(__file__).parents[2]
 JS = ROOT / "tests" / "js"
 CLI = ROOT / "edge" / "web" / "verify-cli.mjs"
-CHECKS = ("receipt", "digest", "exact_bytes", "time", "attestation", "signature")
+PLAIN = {"schema": "szl.a11oy.specdec.v1", "label": "SPEC-DECODE MODELED", "measured": "UNAVAILABLE"}
+CHECKS = ("receipt", "digest", "exact_bytes", "label", "time", "attestation", "signature")
 MALFORMED_KEYS = [
     '{"keys": 5}',
     '{"keys": [5]}',
@@ -303,7 +304,7 @@ def test_ten_thousand_payloads(ask: Ask) -> None:
     cases, sound = [], []
     for number in range(10_000):
         payload = {key: anything(rng, 3) for key in rng.sample(KEYS, rng.randint(1, 3))}
-        whole = receipt({"schema": "szl.a11oy.specdec.v1", **payload})
+        whole = receipt({**PLAIN, **payload})
         whole = altered(whole, rng) if number % 2 else whole
         cases.append(Case(json.dumps(whole, ensure_ascii=rng.random() < 0.5)))
         sound.append(number % 2 == 0)
@@ -316,9 +317,7 @@ def test_ten_thousand_payloads(ask: Ask) -> None:
 def test_parsed_receipts(ask: Ask) -> None:
     """A parsed receipt passes by its exact bytes though JavaScript respells its floats, and any other value fails."""
     rng = random.Random(3)
-    good = [
-        receipt({"schema": "szl.a11oy.specdec.v1", "a": anything(rng, 3), "b": FLOATS}) for _ in range(200)
-    ]
+    good = [receipt({**PLAIN, "a": anything(rng, 3), "b": FLOATS}) for _ in range(200)]
     bad = copy.deepcopy(good)
     for whole in bad:
         place = whole["payload"]
@@ -343,7 +342,7 @@ def test_bytes_that_are_not_canonical(ask: Ask) -> None:
 
 def test_respelled_numbers(ask: Ask) -> None:
     """Numbers are compared as JavaScript reads them: a payload that was respelled on its way still passes."""
-    text = json.dumps(receipt({"schema": "szl.a11oy.specdec.v1", "one": 1.0, "zero": -0.0, "tiny": 1e-07}))
+    text = json.dumps(receipt({**PLAIN, "one": 1.0, "zero": -0.0, "tiny": 1e-07}))
     (report,) = ask(
         [request(text.replace("1.0", "1", 1).replace("-0.0", "0", 1).replace("1e-07", "1E-7", 1))]
     )
@@ -619,6 +618,24 @@ def test_odd_statements(ask: Ask) -> None:
         cases.append(Case(receipt(payload, block), EDGE))
     reports = compare(ask, cases)
     assert [report["ok"] for report in reports].count(True) == 3
+
+
+def test_what_is_called_measured(ask: Ask) -> None:
+    """Nothing passes for a measurement, or hides one from the tower's check, by other words: both say why."""
+    whole = attested_payload()
+    del whole["tower"]
+    changes: list[dict[str, Any]] = [
+        {"measured": "YES"},
+        {"measured": "UNAVAILABLE"},
+        {"label": "SPEC-DECODE ROADMAP"},
+        {"label": "SPEC-DECODE ROADMAP", "measured": "UNAVAILABLE"},
+        {"measurement": None},
+        {"label": None},
+    ]
+    cases = [Case(receipt({**whole, **change}, signed({**whole, **change})), BOTH) for change in changes]
+    cases += [Case(receipt(roadmap_payload(energy={"label": "MEASURED"})), BOTH)]
+    for report in compare(ask, cases):
+        assert status(report, "label")[0] == "failed"
 
 
 def test_another_towers_key_id(ask: Ask) -> None:
