@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from edge.aws import CALL_S, AwsFailed, AwsPaused, AwsService
 from edge.settings import EdgeSettings
 from shared.dsse import PAYLOAD_TYPE, pae, signature_block, statement, statement_bytes
 from shared.errors import SpecdecError
@@ -18,14 +19,6 @@ from shared.keys import P256_ALG, BadKey, TrustedKey, load_keys
 from shared.receipts import unsigned_signature
 
 logger = logging.getLogger(__name__)
-
-AWS_TIMEOUT_S = 0.8
-AWS_ATTEMPTS = 2
-CALL_S = 2 * AWS_TIMEOUT_S * AWS_ATTEMPTS + 1.0
-"""Longest call: connecting and reading time out in each attempt, and between them is a pause of at most a second."""
-
-PAUSE_S = 20.0
-"""After a failure the key service is left alone for so long, and receipts are unsigned meanwhile."""
 
 NO_SIGNER = "no signer is configured on this edge; the digest shows damage, not who made the receipt"
 OTHER_KEY = "the key service signed with another key than the one that is published"
@@ -110,17 +103,12 @@ class KmsSigner:
         self._key_id = key_arn
         self._pem = public_pem
         self._trusted: tuple[TrustedKey, str] | None = None
-        self._make_client = client or _kms_client
-        self._client: Any = None
-        self._clock = clock
-        self._paused_until = float("-inf")
+        self._kms = AwsService("kms", "the key service", client, clock)
 
     def sign(self, message: bytes) -> tuple[bytes, str, str]:
         """Returns signature, key id and algorithm."""
         key, _ = self._public()
-        answer = self._call(
-            "sign", KeyId=self._key_id, Message=message, MessageType="RAW", SigningAlgorithm=P256_ALG
-        )
+        answer = self._call("sign", Message=message, MessageType="RAW", SigningAlgorithm=P256_ALG)
         signature: bytes = answer["Signature"]
         if not key.verifies(signature, message):
             raise self._failed(OTHER_KEY)
@@ -146,7 +134,7 @@ class KmsSigner:
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
 
-        der = self._call("get_public_key", KeyId=self._key_id)["PublicKey"]
+        der = self._call("get_public_key")["PublicKey"]
         try:
             pem = load_der_public_key(der).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         except (ValueError, UnsupportedAlgorithm):
@@ -154,25 +142,15 @@ class KmsSigner:
         return pem.decode("ascii")
 
     def _call(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        if self._clock() < self._paused_until:
-            raise SigningFailed("the key service failed a moment ago and is left alone for some seconds")
         try:
-            from botocore.exceptions import BotoCoreError, ClientError
-        except ImportError:
-            raise self._failed("boto3 is not installed here") from None
-        try:
-            if self._client is None:
-                self._client = self._make_client()
-            answer: dict[str, Any] = getattr(self._client, operation)(**parameters)
-        except ClientError as error:
-            code = error.response.get("Error", {}).get("Code", "an error")
-            raise self._failed(f"the key service refused: {code}") from None
-        except (BotoCoreError, ValueError) as error:  # the latter for an endpoint that is no URL
-            raise self._failed(f"the key service did not answer: {type(error).__name__}") from None
-        return answer
+            return self._kms.call(operation, KeyId=self._key_id, **parameters)
+        except AwsPaused as failure:
+            raise SigningFailed(str(failure)) from None
+        except AwsFailed as failure:
+            raise self._failed(str(failure)) from None
 
     def _failed(self, why: str) -> SigningFailed:
-        self._paused_until = self._clock() + PAUSE_S
+        self._kms.pause()
         logger.error("receipt not signed: %s", why)
         return SigningFailed(why)
 
@@ -224,15 +202,3 @@ def open_signer(settings: EdgeSettings, published_pem: str | None) -> Signer | N
     if settings.signer == "kms" and settings.kms_key_id is not None:
         return KmsSigner(settings.kms_key_id, published_pem)
     return None
-
-
-def _kms_client() -> Any:
-    import boto3
-    from botocore.config import Config
-
-    limits = Config(
-        connect_timeout=AWS_TIMEOUT_S,
-        read_timeout=AWS_TIMEOUT_S,
-        retries={"total_max_attempts": AWS_ATTEMPTS, "mode": "standard"},
-    )
-    return boto3.client("kms", config=limits)

@@ -13,16 +13,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from edge.aws import CALL_S, AwsFailed, AwsPaused, AwsService
 from edge.store import Receipt, StoreAlarm, StoreDown, is_signed, payload_bytes
 from shared.canonical import CanonicalError, sha3_256_hex, strict_loads
 
 logger = logging.getLogger(__name__)
-
-AWS_TIMEOUT_S = 0.8
-AWS_ATTEMPTS = 2
-CALL_S = 2 * AWS_TIMEOUT_S * AWS_ATTEMPTS + 1.0
-PAUSE_S = 20.0
-"""After no answer the table is left alone for so long: each further try would make its caller wait in vain."""
 
 _COPIES = ("payload", "payload_canonical_base64")
 
@@ -46,10 +41,7 @@ class DynamoStore:
             clock: Seconds, for the pause after a table that did not answer.
         """
         self._table = table
-        self._make_client = client or _client
-        self._client: Any = None
-        self._clock = clock
-        self._paused_until = float("-inf")
+        self._dynamodb = AwsService("dynamodb", "the receipts' table", client, clock)
 
     def put(self, receipt: Receipt) -> Receipt:
         """Stores a receipt and returns the one that is now stored."""
@@ -69,7 +61,7 @@ class DynamoStore:
     def get(self, digest: str) -> Receipt | None:
         """Returns the receipt of a payload, None if there is none."""
         key = {"digest": {"S": digest}}
-        found = self._call("get_item", TableName=self._table, Key=key, ConsistentRead=True).get("Item")
+        found = self._call("get_item", Key=key, ConsistentRead=True).get("Item")
         if found is None:
             return None
         return self._receipt(found, digest)
@@ -79,7 +71,6 @@ class DynamoStore:
         extra = {"ExpressionAttributeValues": values} if values else {}
         return self._call(
             "put_item",
-            TableName=self._table,
             Item=item,
             ConditionExpression=condition,
             ReturnValuesOnConditionCheckFailure="ALL_OLD",
@@ -109,29 +100,14 @@ class DynamoStore:
 
     def _call(self, operation: str, **parameters: Any) -> dict[str, Any]:
         try:
-            from botocore.exceptions import BotoCoreError, ClientError
-        except ImportError:
-            raise StoreDown("boto3 is not installed here") from None
-        if self._clock() < self._paused_until:
-            raise StoreDown(
-                "the receipts' table did not answer a moment ago and is left alone for some seconds"
-            )
-        try:
-            if self._client is None:
-                self._client = self._make_client()
-            answer: dict[str, Any] = getattr(self._client, operation)(**parameters)
-        except ClientError as error:
-            response: dict[str, Any] = dict(error.response)
-            code = response.get("Error", {}).get("Code", "an error")
-            if code == "ConditionalCheckFailedException" and "Item" in response:
-                return {"there": response["Item"]}
-            logger.error("receipt store: %s", code)
-            raise StoreDown(f"the receipts' table refused: {code}") from None
-        except (BotoCoreError, ValueError) as error:  # the latter for an endpoint that is no URL
-            self._paused_until = self._clock() + PAUSE_S
-            logger.error("receipt store: %s", type(error).__name__)
-            raise StoreDown(f"the receipts' table did not answer: {type(error).__name__}") from None
-        return answer
+            return self._dynamodb.call(operation, TableName=self._table, **parameters)
+        except AwsPaused as failure:
+            raise StoreDown(str(failure)) from None
+        except AwsFailed as failure:
+            if failure.code == "ConditionalCheckFailedException" and "Item" in failure.response:
+                return {"there": failure.response["Item"]}
+            logger.error("receipt store: %s", failure.code or failure)
+            raise StoreDown(str(failure)) from None
 
 
 def _item(receipt: Receipt, data: bytes) -> dict[str, Any]:
@@ -148,15 +124,3 @@ def _item(receipt: Receipt, data: bytes) -> dict[str, Any]:
 def _alarm(digest: str) -> StoreAlarm:
     logger.critical("ALARM receipt store: other content under %s", digest)
     return StoreAlarm("the store holds other content under this digest")
-
-
-def _client() -> Any:
-    import boto3
-    from botocore.config import Config
-
-    limits = Config(
-        connect_timeout=AWS_TIMEOUT_S,
-        read_timeout=AWS_TIMEOUT_S,
-        retries={"total_max_attempts": AWS_ATTEMPTS, "mode": "standard"},
-    )
-    return boto3.client("dynamodb", config=limits)

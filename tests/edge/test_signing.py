@@ -25,7 +25,8 @@ from securesystemslib.exceptions import VerificationError
 from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]
 
 from agent.attest import open_attester
-from edge.signing import PAUSE_S, FileSigner, KmsSigner, Signer, SigningFailed, open_signer, signature
+from edge.aws import PAUSE_S
+from edge.signing import FileSigner, KmsSigner, Signer, SigningFailed, open_signer, signature
 from shared.attestation import attested, check_attestation
 from shared.dsse import MAX_PAE, pae, statement, verify_envelope
 from shared.keyfile import KeyFileError, SigningKey, load_or_create

@@ -15,8 +15,9 @@ import pytest
 from botocore.stub import Stubber
 from moto import mock_aws
 
+from edge.aws import PAUSE_S
 from edge.store import Receipt, StoreAlarm, StoreDown, is_signed
-from edge.store_dynamodb import PAUSE_S, DynamoStore
+from edge.store_dynamodb import DynamoStore
 from shared.canonical import canonical_bytes
 from shared.labels import PAYLOAD_SCHEMA
 from tests.edge.store_writer import FIRST, PUTS, SECOND, signed, stored_after, unsigned
@@ -511,7 +512,7 @@ def test_a_table_that_did_not_answer_is_left_alone(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
     clock = [0.0]
     store = DynamoStore(TABLE, clock=lambda: clock[0])
-    again = "^the receipts' table did not answer a moment ago and is left alone for some seconds$"
+    again = "^the receipts' table failed a moment ago and is left alone for some seconds$"
     for at, sentence in (
         (0.0, "EndpointConnectionError$"),
         (PAUSE_S - 0.1, again),

@@ -1,0 +1,105 @@
+"""Calls to AWS that end soon, or do not begin.
+
+A caller waits for the answer meanwhile, so limits are short, and a service that did not answer is left alone for a
+while: each further try would make its caller wait in vain. The SDK is loaded by the first call, as cold starts of
+`/health` must not pay for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+TIMEOUT_S = 0.8
+ATTEMPTS = 2
+CALL_S = 2 * TIMEOUT_S * ATTEMPTS + 1.0
+"""Longest call: connecting and reading time out in each attempt, and between them is a pause of at most a second."""
+
+PAUSE_S = 20.0
+"""For so long a service is left alone after it has failed."""
+
+
+class AwsFailed(Exception):
+    """A call gave nothing; the message says why, for people.
+
+    Attributes:
+        code: AWS's code for a refusal; None when there was no answer.
+        response: AWS's answer to a refused call, else nothing.
+    """
+
+    def __init__(self, why: str, code: str | None = None, response: dict[str, Any] | None = None) -> None:
+        """Say why."""
+        super().__init__(why)
+        self.code = code
+        self.response = response or {}
+
+
+class AwsPaused(AwsFailed):
+    """No call was made, as one failed a moment ago."""
+
+
+class AwsService:
+    """One service of AWS."""
+
+    def __init__(
+        self,
+        service: str,
+        who: str,
+        client: Callable[[], Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Names the service; nothing is called yet.
+
+        Args:
+            service: boto3's name for it.
+            who: What to call it in messages.
+            client: Makes the client; by default boto3 with the limits above.
+            clock: Seconds, for the pause after a failure.
+        """
+        self._service = service
+        self._who = who
+        self._make_client = client or self._usual_client
+        self._client: Any = None
+        self._clock = clock
+        self._paused_until = float("-inf")
+
+    def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
+        """Returns what AWS answers.
+
+        Raises:
+            AwsFailed: If it refuses, does not answer, or is left alone.
+        """
+        if self._clock() < self._paused_until:
+            raise AwsPaused(f"{self._who} failed a moment ago and is left alone for some seconds")
+        try:
+            from botocore.exceptions import BotoCoreError, ClientError
+        except ImportError:
+            raise AwsFailed("boto3 is not installed here") from None
+        try:
+            if self._client is None:
+                self._client = self._make_client()
+            answer: dict[str, Any] = getattr(self._client, operation)(**parameters)
+        except ClientError as error:
+            response: dict[str, Any] = dict(error.response)
+            code = response.get("Error", {}).get("Code", "an error")
+            raise AwsFailed(f"{self._who} refused: {code}", code, response) from None
+        except (BotoCoreError, ValueError) as error:  # the latter for an endpoint that is no URL
+            self.pause()
+            raise AwsFailed(f"{self._who} did not answer: {type(error).__name__}") from None
+        return answer
+
+    def pause(self) -> None:
+        """Leaves the service alone for a while."""
+        self._paused_until = self._clock() + PAUSE_S
+
+    def _usual_client(self) -> Any:
+        import boto3
+        from botocore.config import Config
+
+        limits = Config(
+            connect_timeout=TIMEOUT_S,
+            read_timeout=TIMEOUT_S,
+            retries={"total_max_attempts": ATTEMPTS, "mode": "standard"},
+        )
+        return boto3.client(self._service, config=limits)
