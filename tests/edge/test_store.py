@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from edge import store as store_module
 from edge.store import DirectoryStore, Receipt, StoreAlarm, StoreDown, is_signed, payload_bytes
 from shared.canonical import canonical_bytes, sha3_256_hex
 from tests.edge.store_writer import (
@@ -533,7 +534,7 @@ class Trace:
         self._real["mkdir"](path, *args, **more)
 
     def _flock(self, descriptor: int, operation: int) -> None:
-        assert operation == fcntl.LOCK_EX
+        assert operation == fcntl.LOCK_EX | fcntl.LOCK_NB
         self.events.append(("lock",))
 
 
@@ -549,6 +550,19 @@ RECEIPT = [
     ("rename", "receipts/DI/.DIGEST.receipt.json.partial", "receipts/DI/DIGEST.receipt.json"),
     ("sync", "receipts/DI"),
 ]
+
+
+def test_a_writer_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where another writer keeps the lock, the store is down for this receipt, and up again once the lock is free."""
+    monkeypatch.setattr(store_module, "LOCK_S", 0.05)
+    receipts = DirectoryStore(tmp_path)
+    receipts.put(unsigned(FIRST))
+    with (tmp_path / ".lock").open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(StoreDown, match="^the receipts' directory is held by another writer$"):
+            receipts.put(unsigned(SECOND))
+        assert receipts.get(unsigned(FIRST)["payload_sha3_256"]) is not None
+    assert exact(receipts.put(unsigned(SECOND))) == exact(unsigned(SECOND))
 
 
 def test_order_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
