@@ -17,6 +17,7 @@ from edge.local_server import serve
 from edge.pool import WorkerDied, WorkerPool
 from edge.settings import EdgeSettings
 from edge.signing import FileSigner
+from edge.store import DirectoryStore, StoreDown
 from shared.errors import SpecdecError
 from shared.settings import SettingsError, load
 
@@ -51,6 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if settings.run_secret is None:
             # All workers need the same one. Run ids then live as long as this server.
             environ["SPECDEC_RUN_SECRET"] = secrets.token_hex(32)
+        if settings.receipts_dir is not None:
+            DirectoryStore(settings.receipts_dir).check()
         tokens = settings.tower_token or settings.tower_token_secret
         about = (
             f"the tower is {settings.tower_url}, {'with' if tokens else 'without'} a token; "
@@ -60,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         where = f"{arguments.host}:{arguments.port}"
         return _fail(f"cannot listen on {where} ({error.strerror}); choose another --host or --port")
-    except SpecdecError as error:
+    except (SpecdecError, StoreDown) as error:
         return _fail(str(error))
     except WorkerDied:
         return _fail("the first worker process did not start; its message is above")
@@ -92,11 +95,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tower-url", help="websocket URL of the agent; overrides SPECDEC_TOWER_URL")
     parser.add_argument("--token-file", type=Path, help="file with the agent's token")
     parser.add_argument("--tower-public-key", type=Path, help="file with the key that the tower signs by")
-    parser.add_argument("--signing-key-file", type=Path, help="sign receipts by this key; made if not there")
-    parser.add_argument("--receipts-dir", type=Path, help="keep receipts in this directory")
+    parser.add_argument(
+        "--signing-key-file", type=_named, help="sign receipts by this key; made if not there"
+    )
+    parser.add_argument("--receipts-dir", type=_named, help="keep receipts in this directory")
     workers = _whole_number(1, 64)
     parser.add_argument("--workers", type=workers, default=24, help="runs handled at once (default 24)")
     return parser
+
+
+def _named(text: str) -> Path:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("must be a path")
+    return Path(text)
 
 
 def _whole_number(low: int, high: int) -> Callable[[str], int]:

@@ -188,6 +188,9 @@ class Issuer:
             return build_receipt(payload, signature(None, payload, made), made)
         made = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         made = max(made, payload["generated_at"])
+        why_not = self._keyring.why_not_signing(datetime.fromtimestamp(self._clock(), UTC))
+        if why_not is not None:
+            return build_receipt(payload, unsigned_signature(f"not signed: {why_not}"), made)
         if answer_by.remaining() < signer.worst_s:
             return build_receipt(payload, unsigned_signature(NO_TIME), made)
         return build_receipt(payload, signature(signer, payload, made), made)

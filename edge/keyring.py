@@ -10,8 +10,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from edge.settings import EdgeSettings
-from edge.signing import FileSigner, Signer, open_signer
-from shared.keys import BadKey, PublishedKey, TrustedKey, keys_answer, load_keys, published, trusted
+from edge.signing import Signer, open_signer
+from shared.keys import (
+    BadKey,
+    PublishedKey,
+    TrustedKey,
+    keys_answer,
+    load_keys,
+    public_pem,
+    published,
+    trusted,
+)
 
 
 class Keyring:
@@ -32,19 +41,21 @@ class Keyring:
         keys_answer(self._listed)  # refuses what is not usable
         present = [key.pem for key in self._listed if key.kind == "edge" and key.valid_to is None]
         self.signer: Signer | None = open_signer(settings, present[-1] if len(present) == 1 else None)
-        if isinstance(self.signer, FileSigner):
-            self._refuse_retired(self.signer.keyid)
+        why = self.why_not_signing(datetime.now(UTC))
+        if why is not None:
+            raise BadKey("BAD_KEY", why, "use the new key")
         self._tower: list[TrustedKey] | None = None
         if settings.tower_public_key is not None:
             self._tower = load_keys(settings.tower_public_key.encode("utf-8"), "tower")
 
-    def _refuse_retired(self, keyid: str) -> None:
-        edge = [trusted(entry) for entry in self._listed if entry.kind == "edge"]
-        listed = [key for key in edge if key.keyid == keyid]
-        if listed and not any(key.is_valid(datetime.now(UTC)) for key in listed):
-            raise BadKey(
-                "BAD_KEY", "the key that is to sign is listed as valid at another time", "use the new key"
-            )
+    def why_not_signing(self, now: datetime) -> str | None:
+        """Says why the signer's key must not sign now: it is listed, and for other times only. None if it may."""
+        keyid = None if self.signer is None else self.signer.keyid
+        edge = [trusted(entry) for entry in self._listed if entry.kind == "edge"] if keyid else []
+        times = [(key.valid_from, key.valid_to) for key in edge if key.keyid == keyid]
+        if not times or any((not since or since <= now) and (not to or now < to) for since, to in times):
+            return None
+        return "the key that is to sign is listed as valid at another time"
 
     @property
     def tower_keys(self) -> list[TrustedKey] | None:
@@ -69,11 +80,8 @@ class Keyring:
 
 
 def _published(key: TrustedKey) -> PublishedKey:
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
-    pem = key.key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode("ascii")
     times = [
         None if time is None else time.strftime("%Y-%m-%dT%H:%M:%SZ")
         for time in (key.valid_from, key.valid_to)
     ]
-    return PublishedKey(kind="tower", pem=pem, valid_from=times[0], valid_to=times[1])
+    return PublishedKey(kind="tower", pem=public_pem(key), valid_from=times[0], valid_to=times[1])

@@ -11,6 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 from shared.runid import PART_BYTES
 from shared.settings import is_token
 
+MAX_KEYS_TEXT = 100_000
+"""Characters of keys: a process's environment takes little more in one variable."""
+
 
 class EdgeSettings(BaseModel):
     """What one edge instance needs to know. Every field has a variable ``SPECDEC_<NAME>``.
@@ -84,14 +87,18 @@ class EdgeSettings(BaseModel):
     def _is_text_or_file(cls, value: str | None) -> str | None:
         if value is None:
             return None
-        if value.lstrip().startswith("{"):
-            return value
         if value.lstrip().startswith("-----BEGIN"):
-            return value.replace("\\n", "\n")
-        try:
-            return Path(value).read_text(encoding="utf-8")
-        except (OSError, ValueError):
-            raise ValueError("must be the text itself or a file that can be read") from None
+            value = value.replace("\\n", "\n")
+        elif not value.lstrip().startswith("{"):
+            try:
+                if not Path(value).is_file():
+                    raise ValueError
+                value = Path(value).read_text(encoding="utf-8")
+            except (OSError, ValueError):
+                raise ValueError("must be the text itself or a file that can be read") from None
+        if len(value) > MAX_KEYS_TEXT:
+            raise ValueError(f"must be at most {MAX_KEYS_TEXT} characters long")
+        return value
 
     @model_validator(mode="after")
     def _signer_has_its_key(self) -> Self:

@@ -38,6 +38,11 @@ class Signer(Protocol):
 
     worst_s: float
 
+    @property
+    def keyid(self) -> str | None:
+        """The key's id; None as long as it is not known."""
+        ...
+
     def sign(self, message: bytes) -> tuple[bytes, str, str]:
         """Returns the signature of a message, the key's id and the algorithm's name.
 
@@ -63,7 +68,11 @@ class FileSigner:
     def __init__(self, key: SigningKey) -> None:
         """Keeps the key."""
         self._key = key
-        self.keyid = key.keyid
+
+    @property
+    def keyid(self) -> str:
+        """The key's id."""
+        return self._key.keyid
 
     def sign(self, message: bytes) -> tuple[bytes, str, str]:
         """Returns signature, key id and algorithm."""
@@ -113,6 +122,11 @@ class KmsSigner:
         if not key.verifies(signature, message):
             raise self._failed(OTHER_KEY)
         return signature, key.keyid, key.alg
+
+    @property
+    def keyid(self) -> str | None:
+        """The key's id, once the public key is at hand."""
+        return None if self._trusted is None else self._trusted[0].keyid
 
     def public_pem(self) -> str:
         """Returns the public key."""

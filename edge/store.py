@@ -8,10 +8,12 @@ machine.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,6 +99,18 @@ class DirectoryStore:
     def __init__(self, folder: Path) -> None:
         """Names the folder; it is made at the first writing."""
         self._folder = folder
+
+    def check(self) -> None:
+        """Makes the folder if need be, and sees whether it can be written.
+
+        Raises:
+            StoreDown: If it cannot.
+        """
+        try:
+            with self._locked():
+                pass
+        except OSError as error:
+            raise StoreDown(f"the receipts' directory cannot be written ({error.strerror})") from None
 
     def put(self, receipt: Receipt) -> Receipt:
         """Stores a receipt and returns the one that is now stored."""
@@ -185,6 +199,8 @@ def _take_turns(lock: int) -> None:
 
 def _read(path: Path) -> bytes | None:
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe, for example, would be waited for
+            raise OSError(errno.EINVAL, "not a file")
         return path.read_bytes()
     except FileNotFoundError:
         return None

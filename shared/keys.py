@@ -154,13 +154,20 @@ def keys_answer(keys: Sequence[PublishedKey]) -> dict[str, Any]:
     return {"keys": [_entry(key) for key in keys]}
 
 
+def public_pem(key: TrustedKey) -> str:
+    """A key as PEM (SubjectPublicKeyInfo)."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    return key.key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode("ascii")
+
+
 def _entry(entry: PublishedKey) -> dict[str, Any]:
     key = trusted(entry)
     return {
         "keyid": key.keyid,
         "kind": entry.kind,
         "alg": key.alg,
-        "pem": entry.pem,
+        "pem": public_pem(key),  # written anew, so that nothing else in the entry gets out
         "jwk": {**_jwk(key.key), "kid": key.keyid, "use": "sig"},
         "valid_from": entry.valid_from,
         "valid_to": entry.valid_to,
@@ -173,8 +180,9 @@ def trusted(entry: PublishedKey) -> TrustedKey:
     Raises:
         BadKey: If it is not usable.
     """
-    blocks = _PEM.findall(entry.pem.encode("utf-8", "replace"))
-    if len(blocks) != 1:
+    text = entry.pem.encode("utf-8", "replace").strip()
+    blocks = _PEM.findall(text)
+    if blocks != [text]:  # a private key beside it, for example, has no business here
         raise BadKey("BAD_KEY", "an entry of the keys does not hold one PEM public key")
     times = [
         None if text is None else datetime.fromisoformat(text) for text in (entry.valid_from, entry.valid_to)

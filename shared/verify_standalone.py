@@ -137,7 +137,7 @@ def main(arguments: list[str]) -> int:
     """Print one line per check; 0 if none failed, 1 if one did, 2 if there is nothing to check."""
     try:
         with open(arguments[0], encoding="utf-8") as file:
-            receipt = json.load(file, object_pairs_hook=_object)
+            receipt = json.load(file, object_pairs_hook=_object, parse_constant=int)  # int refuses NaN
     except (IndexError, OSError, RecursionError, ValueError) as error:
         print(f"usage: verify_standalone.py RECEIPT.json ({type(error).__name__})", file=sys.stderr)
         return 2

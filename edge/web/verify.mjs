@@ -162,7 +162,7 @@ const isAnswer = (keys) => /^[ \t\n\r\v\f]*\{/.test(keys);
 async function readKey({ pem, valid_from = null, valid_to = null }) {
   const unreadable = () => "the PEM public key cannot be read";
   const blocks = [...pem.matchAll(PEM)];
-  must(blocks.length === 1, "an entry of the keys does not hold one PEM public key");
+  must(blocks.length === 1 && blocks[0][0] === pem.trim(), "an entry of the keys does not hold one PEM public key");
   const der = attempt(() => strictBase64(blocks[0][1].replace(/\s/g, "")), unreadable);
   const kind = [P256, ED25519].find(({ head, size }) => hex(der.slice(0, -size)) === head);
   must(kind, der[0] === 0x30 ? "the key is neither P-256 nor Ed25519" : unreadable());

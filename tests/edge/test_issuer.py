@@ -61,6 +61,11 @@ class Signer:
         self.signed += 1
         return self.inner.sign(message)
 
+    @property
+    def keyid(self) -> str:
+        """Return the key's id."""
+        return self.inner.keyid
+
     def public_pem(self) -> str:
         """Return the public key."""
         return self.inner.public_pem()
@@ -274,6 +279,20 @@ def test_interim(signer: Signer, store: Store) -> None:
     assert verify_receipt(receipt).ok
     assert (signer.asked, store.puts) == (0, [])
     assert store.get(receipt["payload_sha3_256"]) is None
+
+
+def test_a_retired_key_signs_no_more(signer: Signer, store: Store) -> None:
+    """Once the time that its list gives its key is over, an edge that still runs no longer signs, and says why."""
+    ring = Keyring(settings(keys=json.dumps({"keys": [{"pem": signer.public_pem(), "valid_to": NEXT_HOUR}]})))
+    ring.signer = signer
+    now = T0
+    issuer = Issuer(ring, store, clock=lambda: now)
+    assert issuer.measured(PAYLOAD, LATER)[0]["signature"]["signed"]
+    now = T0 + CURVE_PERIOD_S
+    late, _ = issuer.measured({**PAYLOAD, "nonce": "0" * 64}, LATER)
+    assert late["signature"] == unsigned(
+        "not signed: the key that is to sign is listed as valid at another time"
+    )
 
 
 # Answers without a measurement

@@ -91,7 +91,7 @@ def test_present_key_is_not_added_twice(key_file: dict[str, str]) -> None:
     keys = listed(entry(OLD, until=TO, since=FROM), entry(written, since=TO), entry(TOWER, "tower"))
     assert told(keyring(**key_file, keys=keys)) == [
         ("edge", OLD, FROM, TO),
-        ("edge", written, TO, None),
+        ("edge", own(key_file), TO, None),
         ("tower", TOWER, None, None),
     ]
 
@@ -105,10 +105,14 @@ def test_present_key_is_added_after_old_ones(key_file: dict[str, str]) -> None:
     ]
 
 
-def test_words_around_a_key(key_file: dict[str, str]) -> None:
-    """Words around a PEM block are left as they are; a key is told from others by what it is."""
-    written = f"{{the first one}}\n{own(key_file)}"
-    assert told(keyring(**key_file, keys=listed(entry(written)))) == [("edge", written, None, None)]
+@pytest.mark.parametrize(
+    "beside", ["the first one", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----"]
+)
+def test_nothing_beside_a_key(key_file: dict[str, str], beside: str) -> None:
+    """An entry with more than its public key, a private one for example, stops the start: /keys would publish it."""
+    written = f"{beside}\n{own(key_file)}"
+    with pytest.raises(BadKey, match="does not hold one PEM public key"):
+        keyring(**key_file, keys=listed(entry(written)))
 
 
 def test_key_that_signed_twice(key_file: dict[str, str]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from edge.settings import EdgeSettings
@@ -54,3 +57,17 @@ def test_wrong_value_is_one_line_that_names_it(name: str, value: str) -> None:
         load(EdgeSettings, {name: value})
     assert str(caught.value).startswith(name)
     assert "\n" not in str(caught.value)
+
+
+def test_too_many_keys_for_an_environment() -> None:
+    """Keys that no process could be handed in its environment stop the start with a sentence of their own."""
+    with pytest.raises(SettingsError, match="SPECDEC_KEYS must be at most 100000 characters long"):
+        load(EdgeSettings, {"SPECDEC_KEYS": "{" + " " * 100_000})
+
+
+def test_keys_in_what_is_no_file(tmp_path: Path) -> None:
+    """A directory, a pipe or a missing file in place of keys is told, not waited for."""
+    os.mkfifo(tmp_path / "pipe")
+    for name in (".", "pipe", "missing"):
+        with pytest.raises(SettingsError, match="must be the text itself or a file that can be read"):
+            load(EdgeSettings, {"SPECDEC_TOWER_PUBLIC_KEY": str(tmp_path / name)})

@@ -362,9 +362,9 @@ def test_file_in_the_folders_place(tmp_path: Path) -> None:
 def test_folder_in_a_files_place(store: DirectoryStore, folder: Path) -> None:
     """A folder where a receipt's file should be puts the store down, for that receipt alone."""
     place(folder, ".receipt.json").mkdir(parents=True)
-    with pytest.raises(StoreDown, match=r"^the receipts' directory cannot be read \(Is a directory\)$"):
+    with pytest.raises(StoreDown, match=r"^the receipts' directory cannot be read \(not a file\)$"):
         store.get(DIGEST)
-    with pytest.raises(StoreDown, match=r"^the receipts' directory cannot be written \(Is a directory\)$"):
+    with pytest.raises(StoreDown, match=r"^the receipts' directory cannot be written \(not a file\)$"):
         store.put(unsigned(FIRST))
     assert store.put(unsigned(SECOND)) == unsigned(SECOND)
 
@@ -550,6 +550,31 @@ RECEIPT = [
     ("rename", "receipts/DI/.DIGEST.receipt.json.partial", "receipts/DI/DIGEST.receipt.json"),
     ("sync", "receipts/DI"),
 ]
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """A pipe in place of a stored file is no receipt, and holds nobody up."""
+    receipts = DirectoryStore(tmp_path)
+    digest = receipts.put(unsigned(FIRST))["payload_sha3_256"]
+    for suffix in (".payload", ".receipt.json"):
+        file = tmp_path / digest[:2] / f"{digest}{suffix}"
+        whole = file.read_bytes()
+        file.unlink()
+        os.mkfifo(file)
+        with pytest.raises(StoreDown, match="not a file"):
+            receipts.get(digest)
+        file.unlink()
+        file.write_bytes(whole)
+    assert receipts.get(digest) == unsigned(FIRST)
+
+
+@pytest.mark.parametrize("folder", ["a file", "a file/below"])
+def test_a_folder_that_cannot_be_used_is_found_out(tmp_path: Path, folder: str) -> None:
+    """Whether receipts can be kept is seen before the first of them."""
+    (tmp_path / "a file").write_text("x")
+    DirectoryStore(tmp_path / "new" / "deep").check()
+    with pytest.raises(StoreDown, match="^the receipts' directory cannot be written"):
+        DirectoryStore(tmp_path / folder).check()
 
 
 def test_a_writer_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,6 +101,12 @@ def test_published_form() -> None:
         answer({**EDGE, "kind": "root"}),
         answer({**EDGE, "valid_from": "yesterday"}),
         answer({**EDGE, "pem": (pem(P256) * 2).decode()}),
+        answer(
+            {
+                **EDGE,
+                "pem": "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n" + pem(P256).decode(),
+            }
+        ),
         b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----",
         pem(ec.generate_private_key(ec.SECP384R1())),
         pem(rsa.generate_private_key(public_exponent=65537, key_size=2048)),
