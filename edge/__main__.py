@@ -77,9 +77,12 @@ async def _serve(arguments: argparse.Namespace, environ: dict[str, str], about: 
 
 def _token(file: Path) -> str:
     try:
-        return file.read_text("utf-8").strip()
+        token = file.read_text("utf-8").strip()
     except (OSError, UnicodeError) as error:
         raise SettingsError("BAD_SETTINGS", f"--token-file cannot be read ({type(error).__name__})") from None
+    if not token:
+        raise SettingsError("BAD_SETTINGS", "--token-file holds no token")
+    return token
 
 
 class _Parser(argparse.ArgumentParser):

@@ -338,6 +338,10 @@ def test_token_file_is_used(tower: FakeTower, tmp_path: Path) -> None:
     [
         (["--tower-url", "http://x"], {}, "SPECDEC_TOWER_URL"),
         (["--token-file", "/nowhere/token"], {}, "--token-file cannot be read"),
+        (["--token-file", "/dev/null"], {}, "--token-file holds no token"),
+        (["--receipts-dir", "/dev/null"], {}, "the receipts' directory cannot be written"),
+        (["--receipts-dir", ""], {}, "--receipts-dir: must be a path"),
+        (["--signing-key-file", "/dev/null"], {}, "null is not a file"),
         ([], {"SPECDEC_K": "99"}, "SPECDEC_K"),
         (["--host", "192.0.2.1"], {}, "assign"),
         (["--port", "70000"], {}, "--port"),
