@@ -22,15 +22,16 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from moto import mock_aws
 
 from agent.attest import Attester
-from edge.signing import FileSigner, KmsSigner, signature
+from edge.signing import FileSigner, KmsSigner, Signer, signature
 from shared.canonical import CanonicalError, canonical_bytes, sha3_256_hex, strict_loads
 from shared.dsse import PAYLOAD_TYPE, DsseError, pae, signature_block, statement, strict_base64
 from shared.keyfile import SigningKey
 from shared.keys import key_id
 from shared.verify import verify_receipt
-from tests.edge.test_signing import Kms, aws  # noqa: F401 - a fixture
+from tests.edge.test_signing import Kms, aws_environment
 from tests.shared.build import NOW, golden, measured_payload, receipt, roadmap_payload
 from tests.shared.test_dsse import ED25519, P256, pem, signed
 from tests.shared.test_verify_signature import (
@@ -706,23 +707,23 @@ def test_node_and_sigstore_accept_our_envelopes(ask: Ask) -> None:
     assert ask(asked + other) == [True] * 3 + [False] * 3
 
 
-def test_node_accepts_what_the_real_signers_make(ask: Ask, aws: None) -> None:
+def test_node_accepts_what_the_real_signers_make(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     """Envelopes of the edge's KMS and file signers and of the tower's attester pass in Node, altered ones do not."""
-    kms = Kms()
-    by_kms = KmsSigner(kms.create(), client=kms)
-    by_file = [FileSigner(SigningKey(key)) for key in (P256, ED25519)]
+    aws_environment(monkeypatch)
+    pairs = []
+    with mock_aws():
+        kms = Kms()
+        signers: list[Signer] = [KmsSigner(kms.create(), client=kms)]
+        signers += [FileSigner(SigningKey(P256)), FileSigner(SigningKey(ED25519))]
+        for signer in signers:
+            block = signature(signer, roadmap_payload(), NOW)
+            pairs.append((block["envelope"], signer.public_pem()))
+        assert kms.asked()[-1] == "Sign"
     tower = Attester(SigningKey(TOWER))
-    payload = roadmap_payload()
-    pairs = [
-        (signature(signer, payload, NOW)["envelope"], signer.public_pem()) for signer in (by_kms, *by_file)
-    ]
-    result = {
-        name: name for name in ("run_id", "nonce", "measurement", "energy", "output_sha3_256", "ended_at")
-    }
-    pairs.append((tower.envelope({**result, "request": {}}), tower.key.pem))
+    names = ("run_id", "nonce", "measurement", "energy", "output_sha3_256", "ended_at")
+    pairs.append((tower.envelope({**dict.fromkeys(names, "x"), "request": {}}), tower.key.pem))
     asked = [{"ask": "accepts", "envelope": envelope, "pem": public} for envelope, public in pairs]
     other = [{**question, "envelope": {**question["envelope"], "payload": "e30="}} for question in asked]
-    assert kms.asked()[-1] == "Sign"
     assert ask(asked + other) == [True] * 4 + [False] * 4
 
 
