@@ -2,7 +2,7 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 
-.PHONY: setup demo test serve lint bench build clean
+.PHONY: setup demo test serve lint bench soak build clean
 
 setup: $(VENV)/.ready  ## everything the other targets need, once
 
@@ -25,6 +25,9 @@ lint: setup  ## ruff and mypy
 
 bench: setup  ## benchmarks, written to bench/results/
 	$(PY) -m bench
+
+soak: setup  ## a thousand short runs with everything that disturbs a tower in months, in minutes
+	$(PY) -m tools.soak
 
 build: setup  ## the Lambda artifact with provenance and bill of materials, in dist/; ARCH=x86_64 for the other one
 	$(PY) -m tools.build --arch $(or $(ARCH),arm64)

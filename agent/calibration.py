@@ -33,8 +33,8 @@ WIDEST = 17
 NEAR, FAR_EVERY = 9, 3
 """Passes over more than `NEAR` tokens are rarely made: the first round and then every third one times them."""
 
-SECONDS, LONGEST_S = 4.0, 10.0
-ROUNDS, FEWEST_ROUNDS, MOST_ROUNDS = 6, 4, 48
+SECONDS, LONGEST_S = 4.0, 16.0
+ROUNDS, FEWEST_ROUNDS, MOST_ROUNDS = 10, 4, 48
 """Rounds go on to `ROUNDS` and `SECONDS`, but after `LONGEST_S` only to `FEWEST_ROUNDS`.
 
 Even numbers, so that a drift of the machine meets the rounds up and down alike.

@@ -1,34 +1,57 @@
-"""What the agent can do now, told without making anyone wait for it."""
+"""What the agent can do now: watches for a pair that comes or goes, and tells it without making anyone wait.
+
+The store is looked at every few seconds, cheaply and without llama.cpp (`picture`). Only when something has changed
+is a pair looked for anew, in a short-lived process of its own (the scout): it goes on while a run is decoded, and a
+file on which llama.cpp dies costs no run.
+"""
 
 import asyncio
 import logging
 import math
+from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from agent import __version__
 from agent.errors import AgentError, LoadFailed
 from agent.pairs import ModelFile
 from agent.pipe import PairEvent
-from agent.runs import ENERGY, RunManager
+from agent.runs import RunManager
 from agent.supervisor import Supervisor
-from shared.schemas import ModelListing, Pair
+from shared.labels import UNAVAILABLE
+from shared.schemas import Energy, EnergyUnavailable, ModelListing, Pair
 from shared.wire import CapabilityFrame
 
 log = logging.getLogger(__name__)
 
-TTL_S = 10.0
-"""How long an answer about the pair is taken to be current."""
+LOOK_S = 3.0
+"""How often the store is looked at: what is asked for is ten seconds from a change to its being told."""
+
+AGAIN_S = 300.0
+"""A pair is looked for this often even if the store is as it was: a GPU or its meter may have come or gone."""
 
 PATIENCE_S = 1.0
-"""How long a probe waits for a new answer before it gets the old one."""
+"""How long a probe waits for the first answer."""
 
 RETRY_S = 300.0
 """How long a pair that could not be loaded is held unfit, unless its files are to blame: then until they change."""
 
+LATELY_S = 3600.0
+"""How long a decoded step proves that the pair decodes."""
+
+PROVE_AGAIN_S = 60.0
+"""A proof that failed is not tried again before."""
+
 MAX_MODELS = 500
 """As many models as a capability frame may list."""
+
+_NOT_LOOKED = Pair(found=False, reason="the agent is still looking for a pair")
+_NOT_READ = EnergyUnavailable(
+    label=UNAVAILABLE, code="NOT_READ", reason="the meter has not been looked for yet"
+)
+_ENERGY: TypeAdapter[Energy] = TypeAdapter(Energy)
 
 
 @dataclass(frozen=True)
@@ -40,92 +63,211 @@ class _Unfit:
     until: float
 
 
+@dataclass(frozen=True)
+class _Told:
+    """What the last look has found, in the protocol's terms."""
+
+    files: tuple[ModelFile | None, ModelFile | None]
+    pair: Pair
+    models: list[ModelListing]
+    event: PairEvent
+    energy: Energy = _NOT_READ
+
+
 class CapabilityWatch:
-    """Keeps the last answer about the pair, and has it refreshed when it is old and the worker is idle."""
+    """Knows the pair there is, and whether it decodes."""
 
     def __init__(
-        self, supervisor: Supervisor, runs: RunManager, *, ttl_s: float = TTL_S, retry_s: float = RETRY_S
+        self,
+        supervisor: Supervisor,
+        runs: RunManager,
+        *,
+        scout: Supervisor | None = None,
+        picture: Callable[[], Hashable] = lambda: None,
+        look_s: float = LOOK_S,
+        again_s: float = AGAIN_S,
+        retry_s: float = RETRY_S,
     ) -> None:
-        """Take over what the supervisor hears about the pair and how loading it went."""
+        """Take over what both supervisors hear about the pair and how loading it went; `start` begins to look.
+
+        Args:
+            supervisor: Decodes.
+            runs: Tells how busy it is.
+            scout: Looks for a pair; None leaves that to `supervisor`.
+            picture: Returns something that changes when the models at hand do; called in a thread.
+            look_s: Seconds between two pictures.
+            again_s: Seconds after which a pair is looked for whatever the picture.
+            retry_s: Seconds for which a pair that could not be loaded is held unfit.
+        """
         self._supervisor = supervisor
         self._runs = runs
-        self._ttl_s = ttl_s
+        self._scout = scout or supervisor
+        self._picture = picture
+        self._look_s = look_s
+        self._again_s = again_s
         self._retry_s = retry_s
-        self._heard: PairEvent | None = None
+        self._told: _Told | None = None
         self._unfit: _Unfit | None = None
-        self._pair: Pair | None = None
-        self._models: list[ModelListing] = []
-        self._at = 0.0
-        self._refresh: asyncio.Task[None] | None = None
-        supervisor.on_pair = self._hear
+        self._trouble: str | None = None
+        self._first = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+        self._proving: asyncio.Task[None] | None = None
+        self._proof: tuple[float, str | None] | None = None
+        for one in {supervisor, self._scout}:
+            one.on_pair = self._hear
         supervisor.on_load = self._hear_of_load
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._watching = asyncio.create_task(self._watch())
 
     async def frame(self, patience_s: float = PATIENCE_S) -> CapabilityFrame:
         """Return what the agent can do, after at most `patience_s` seconds."""
-        fresh = self._pair is not None and asyncio.get_running_loop().time() - self._at <= self._ttl_s
-        if not fresh:
-            if self._refresh is None and not self._supervisor.busy:
-                self._refresh = asyncio.create_task(self._look())
-            if self._refresh is not None:
-                await asyncio.wait({self._refresh}, timeout=patience_s)
-        return CapabilityFrame(
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                await self._first.wait()
+        told = self._told
+        current = told if not self._trouble else None
+        frame = CapabilityFrame(
             agent_version=__version__,
-            same_family_pair=self._pair or Pair(found=False, reason="the agent is still looking for a pair"),
-            models=self._models,
+            same_family_pair=self._pair(),
+            models=current.models if current else [],
             queue=self._runs.queue(),
-            energy=ENERGY,
+            energy=told.energy if told else _NOT_READ,
         )
+        more = current.event.model_dump(include={"device", "ranked", "ollama"}) if current else {}
+        return frame.model_copy(update={name: value for name, value in more.items() if value})
+
+    def ready(self, *, prove: bool = True) -> tuple[bool, str]:
+        """Tell whether runs are decoded, with the reason: there is a pair, and it decodes now or has done so lately.
+
+        Where that was longer ago, one step is decoded to find out, and until then the answer is no; with `prove` false
+        that is left for somebody else to ask for.
+        """
+        pair = self._pair()
+        if not pair.found:
+            return False, pair.reason
+        if self._runs.queue().running:
+            return True, "a run is being decoded"
+        now = asyncio.get_running_loop().time()
+        decoded = self._supervisor.last_decode_at
+        if decoded is not None and now - decoded <= LATELY_S:
+            return True, "the pair has decoded lately"
+        if self._proof is not None and now - self._proof[0] <= PROVE_AGAIN_S and self._proof[1]:
+            return False, f"the pair does not decode: {self._proof[1]}"
+        if not prove:
+            return False, "the pair has not decoded lately"
+        if self._proving is None:
+            self._proving = asyncio.create_task(self._prove())
+        return False, "the pair is being tried"
 
     async def close(self) -> None:
         """Stop looking."""
-        if self._refresh is not None:
-            self._refresh.cancel()
-            await asyncio.wait({self._refresh})
+        tasks = {task for task in (self._watching, self._proving) if task is not None}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        if self._scout is not self._supervisor:
+            await self._scout.close()
 
-    async def _look(self) -> None:
+    async def _watch(self) -> None:
+        now = asyncio.get_running_loop().time
+        seen: Hashable = None
+        next_at = -math.inf
+        while True:
+            picture = await self._take_picture()
+            # Unless something has changed, looking can wait for the run that it would disturb.
+            if picture != seen or (now() >= next_at and not self._supervisor.busy):
+                seen = picture
+                next_at = now() + (self._again_s if await self._look() else self._look_s)
+            await asyncio.sleep(self._look_s)
+
+    async def _take_picture(self) -> Hashable:
         try:
-            await self._supervisor.pair()
+            return await asyncio.to_thread(self._picture)
+        except Exception:
+            log.exception("the store cannot be looked at")
+            return None
+
+    async def _look(self) -> bool:
+        """Have a pair looked for; return whether that could be done."""
+        try:
+            await self._scout.pair()
+            if self._scout is not self._supervisor:
+                await self._scout.close()
         except AgentError as exc:
-            self._keep(Pair(found=False, reason=f"looking for a pair failed: {exc.cause}"), [])
+            self._note_trouble(f"looking for a pair failed: {exc.cause}")
+            return False
         finally:
-            self._refresh = None
+            self._first.set()
+        return True
+
+    async def _prove(self) -> None:
+        trouble: str | None = None
+        try:
+            await self._supervisor.prove()
+        except AgentError as exc:
+            trouble = exc.cause
+            log.warning("the pair does not decode", extra={"data": {"code": exc.code, "cause": exc.cause}})
+        finally:
+            self._proof = asyncio.get_running_loop().time(), trouble
+            self._proving = None
+
+    def _pair(self) -> Pair:
+        """Return the pair as it is to be told now."""
+        if self._trouble is not None:
+            return Pair(found=False, reason=self._trouble)
+        if self._told is None:
+            return _NOT_LOOKED
+        unfit = self._unfit
+        if unfit and (unfit.files != self._told.files or asyncio.get_running_loop().time() >= unfit.until):
+            self._unfit = unfit = None
+        pair = self._told.pair
+        return pair.model_copy(update={"found": False, "reason": unfit.reason}) if unfit else pair
 
     def _hear_of_load(self, error: AgentError | None) -> None:
-        if self._heard is None or (error is None and self._unfit is None):
+        if self._told is None:
             return
         self._unfit = None
         if error is not None:
             now = asyncio.get_running_loop().time()
             until = math.inf if error.code == LoadFailed.code else now + self._retry_s
-            self._unfit = _Unfit(_files(self._heard), f"the pair could not be loaded: {error.cause}", until)
-        self._hear(self._heard)
+            self._unfit = _Unfit(self._told.files, f"the pair could not be loaded: {error.cause}", until)
+            log.info("pair", extra={"data": {"found": False, "reason": self._unfit.reason}})
 
     def _hear(self, event: PairEvent) -> None:
-        self._heard = event
-        unfit = self._unfit
-        if unfit and (unfit.files != _files(event) or asyncio.get_running_loop().time() >= unfit.until):
-            self._unfit = unfit = None
+        before = self._told
+        if before is not None and self._trouble is None and event.ollama is None:
+            # The decoder, which does not ask Ollama, has found what the scout has: that is the fuller answer.
+            same = (event.found, event.reason, event.draft, event.target)
+            if same == (before.event.found, before.event.reason, *before.files):
+                return
         try:
-            self._keep(
-                Pair(
-                    found=event.found and unfit is None,
-                    reason=unfit.reason if unfit else event.reason,
+            told = _Told(
+                files=(event.draft, event.target),
+                pair=Pair(
+                    found=event.found,
+                    reason=event.reason,
                     draft=event.draft.name if event.draft else None,
                     target=event.target.name if event.target else None,
                     family=event.family,
                 ),
-                [ModelListing.model_validate(model) for model in event.models[:MAX_MODELS]],
+                models=[ModelListing.model_validate(model) for model in event.models[:MAX_MODELS]],
+                event=event,
+                energy=_NOT_READ if event.energy is None else _ENERGY.validate_python(event.energy),
             )
         except ValidationError:
             log.error("the worker's answer about the pair is not valid")
-            self._keep(Pair(found=False, reason="the decode worker's answer about the pair is not valid"), [])
+            self._note_trouble("the decode worker's answer about the pair is not valid")
+            return
+        if self._told is None or told.pair != self._told.pair or self._trouble:
+            log.info("pair", extra={"data": {"found": told.pair.found, "reason": told.pair.reason}})
+        if self._told is not None and told.files != self._told.files:
+            self._proof = None
+        self._told, self._trouble = told, None
 
-    def _keep(self, pair: Pair, models: list[ModelListing]) -> None:
-        if self._pair is None or pair.reason != self._pair.reason:
-            log.info("pair", extra={"data": {"found": pair.found, "reason": pair.reason}})
-        self._pair, self._models = pair, models
-        self._at = asyncio.get_running_loop().time()
-
-
-def _files(event: PairEvent) -> tuple[ModelFile | None, ModelFile | None]:
-    return event.draft, event.target
+    def _note_trouble(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            log.warning("pair", extra={"data": {"found": False, "reason": trouble}})
+        self._trouble = trouble

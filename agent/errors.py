@@ -4,6 +4,7 @@
     * `NoPair`: ``NO_PAIR``
     * `LoadFailed`: ``LOAD_FAILED``
     * `OutOfMemory`: ``OUT_OF_MEMORY``
+    * `GpuBusy`: ``GPU_BUSY``
     * `RequestRefused`: ``BAD_REQUEST``
     * `Cancelled`: ``CANCELLED``
     * `DeadlineExceeded`: ``DEADLINE``
@@ -59,6 +60,13 @@ class OutOfMemory(AgentError):
 
     code = "OUT_OF_MEMORY"
     default_remedy = "free memory or choose smaller models"
+
+
+class GpuBusy(AgentError):
+    """Another program computes on the GPU, and the operator wants no run beside it."""
+
+    code = "GPU_BUSY"
+    default_remedy = "try again when it has gone"
 
 
 class RequestRefused(AgentError):

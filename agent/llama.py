@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import re
 from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
@@ -32,8 +33,14 @@ _logits_at = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)(
 )
 """The same C function as llama_cpp's, as a plain address: its pointer objects cost more than an argmax."""
 
+_OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
+_CACHE_SIZE = re.compile(r"^llama_kv_cache\S*: size = +([\d.]+) MiB")
+_COMPUTE_SIZE = re.compile(r"compute buffer size = +([\d.]+) MiB")
+"""What llama.cpp tells in its log alone: layers that are on the GPU, and the sizes of cache and work buffers."""
+
 log = logging.getLogger(__name__)
 _said: deque[str] = deque(maxlen=50)
+_told: list[str] = []
 
 
 @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
@@ -42,6 +49,8 @@ def _listen(level: int, text: bytes, _: Any) -> None:
     line = text.decode("utf-8", "replace").strip()
     if line:
         _said.append(line)
+        if _OFFLOADED.search(line) or _CACHE_SIZE.search(line) or _COMPUTE_SIZE.search(line):
+            _told.append(line)
         if level in _WARNINGS:
             log.info("llama.cpp", extra={"data": {"said": line}})
 
@@ -64,6 +73,63 @@ def _why(what: str) -> AgentError:
     return LoadFailed(f"llama.cpp could not load {what}; its own words are in the agent's log")
 
 
+def _offloaded() -> tuple[int, int] | None:
+    """Returns the last (layers on the GPU, layers in all) that llama.cpp has told of."""
+    found = [match for line in _told if (match := _OFFLOADED.search(line))]
+    return (int(found[-1][1]), int(found[-1][2])) if found else None
+
+
+def dry_load(path: Path, name: str, *, capacity: int, gpu_layers: int) -> tuple[int, int, int]:
+    """Returns the bytes of weights, cache and work buffers that a model with its context would take.
+
+    llama.cpp goes through all of loading without allocating or reading a weight (`no_alloc`, which its memory-mapped
+    loading does not know), so a file with a tensor missing is refused here too.
+
+    Args:
+        path: The file.
+        name: What to call it in errors.
+        capacity: Tokens of context, at most what the model was trained for.
+        gpu_layers: Layers to offload; -1 offloads all.
+
+    Raises:
+        LoadFailed: If llama.cpp refuses the file.
+    """
+    system_info()
+    _said.clear()
+    _told.clear()
+    params = llama_cpp.llama_model_default_params()
+    params.n_gpu_layers, params.no_alloc, params.load_mode = gpu_layers, True, llama_cpp.LLAMA_LOAD_MODE_NONE
+    model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
+    if not model:
+        raise _why(name)
+    try:
+        capacity = min(capacity, int(llama_cpp.llama_model_n_ctx_train(model)))
+        context = llama_cpp.llama_init_from_model(model, _context_params(capacity, threads=1))
+        if not context:
+            raise _why(f"the context of {name}")
+        llama_cpp.llama_free(context)
+        weights = int(llama_cpp.llama_model_size(model))
+    finally:
+        llama_cpp.llama_model_free(model)
+    return weights, _bytes_told(_CACHE_SIZE), _bytes_told(_COMPUTE_SIZE)
+
+
+def _bytes_told(pattern: re.Pattern[str]) -> int:
+    sizes = [float(match[1]) for line in _told if (match := pattern.search(line))]
+    return round(sum(sizes) * 1024**2)
+
+
+def _context_params(capacity: int, *, threads: int) -> Any:
+    params = llama_cpp.llama_context_default_params()
+    params.n_ctx = capacity
+    params.n_batch = params.n_ubatch = min(BATCH, capacity)
+    params.n_seq_max = 1
+    params.n_threads = params.n_threads_batch = threads
+    params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
+    params.no_perf = True
+    return params
+
+
 class Weights:
     """A model file, loaded; `vocab_only` reads its tokenizer alone."""
 
@@ -76,12 +142,17 @@ class Weights:
             gpu_layers: Layers to offload; -1 offloads all.
             vocab_only: Whether to leave the weights out.
 
+        Attributes:
+            offloaded: Layers on the GPU and layers in all, as llama.cpp counts them; None if it says nothing of it,
+                as builds without GPU support do.
+
         Raises:
             LoadFailed: If llama.cpp refuses the file.
             OutOfMemory: If it does not fit.
         """
         system_info()
         _said.clear()
+        _told.clear()
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = gpu_layers
         params.vocab_only = vocab_only
@@ -90,6 +161,7 @@ class Weights:
         self.handle = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
         if not self.handle:
             raise _why(name)
+        self.offloaded = _offloaded()
         self.vocab = Vocabulary(llama_cpp.llama_model_get_vocab(self.handle))
 
     @property
@@ -206,13 +278,7 @@ class Context:
             OutOfMemory: If the cache does not fit.
         """
         _said.clear()
-        params = llama_cpp.llama_context_default_params()
-        params.n_ctx = capacity
-        params.n_batch = params.n_ubatch = min(BATCH, capacity)
-        params.n_seq_max = 1
-        params.n_threads = params.n_threads_batch = threads
-        params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
-        params.no_perf = True
+        params = _context_params(capacity, threads=threads)
         self.handle = llama_cpp.llama_init_from_model(weights.handle, params)
         if not self.handle:
             raise _why(f"the context of {weights.name}")

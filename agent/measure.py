@@ -11,9 +11,11 @@ Order and pairing cancel slow drift of the machine; the median ignores a pair th
 from __future__ import annotations
 
 import hashlib
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +24,13 @@ import numpy as np
 from agent.adaptive import Stopping, longest_draft
 from agent.calibration import STALE_RATIO, Calibration, calibrate
 from agent.decode import Ends, Generation, begin, prefill, speculative_step, target_only
+from agent.energy import OutOfTime, measure_energy, unavailable
 from agent.errors import Cancelled, DeadlineExceeded, RequestRefused
+from agent.gpu import Gpu, GpuWatch
 from agent.loaded import LoadedPair as LoadedPair
 from agent.loaded import load_pair as load_pair
 from agent.modeled import alpha_block, iid_block, prediction, sum_min_block
+from agent.room import gpu_of
 from agent.sampling import Sampled, rule_for
 from agent.timing import Timed
 from shared import labels
@@ -40,12 +45,13 @@ from shared.estimators import (
     summarise,
     unconditional_acceptance,
 )
+from shared.schemas import RunRequest
 
 MIN_PAIRS = 6
 """Fewest pairs whose order-statistic interval for the median covers 95 % (six give 96.9 %)."""
 
 MAX_PAIRS = 24
-TIMING_S = 10.0
+TIMING_S = 8.0
 """Pairs go on until they have taken this long (seconds), within MIN_PAIRS and MAX_PAIRS."""
 
 ALPHA_K, ALPHA_STEPS = 4, 24
@@ -57,9 +63,10 @@ LEAST_PROCESSOR_SHARE = 0.8
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """What a run gave: the measurement (`shared.schemas.Measurement` as JSON), the text, and its bytes' digest."""
+    """What a run gave: measurement and energy as JSON (`shared.schemas`), its text, and the digest of its bytes."""
 
     measurement: dict[str, Any]
+    energy: dict[str, Any]
     output_text: str
     output_sha3_256: str
 
@@ -71,6 +78,7 @@ def run(
     on_progress: Callable[[str, int, int], None] = lambda phase, done, total: None,
     should_stop: Callable[[], str | None] = lambda: None,
     deadline: float = float("inf"),
+    idle: tuple[float, float] | None = None,
 ) -> RunOutcome:
     """Runs and measures one request.
 
@@ -80,13 +88,41 @@ def run(
         on_progress: Told (phase, done, total): steps while "measuring", pairs while "timing".
         should_stop: Asked between steps; an answer other than None cancels the run.
         deadline: `time.monotonic()` value at which to end with what there is.
+        idle: Watts of the GPU while idle before the run, and the seconds they were metered for, if that was done.
 
     Raises:
         RequestRefused: If the prompt leaves no room in the context for one step.
         Cancelled: If asked to stop.
         DeadlineExceeded: If the deadline passed before one step was done.
     """
-    return _Run(pair, request, on_progress, should_stop, deadline).outcome()
+    return _Run(pair, request, on_progress, should_stop, deadline).outcome(idle)
+
+
+@dataclass(frozen=True)
+class _Decoded:
+    """A generation, its timings, and what its modeled figures rest on.
+
+    Attributes:
+        first: The generation that gives the counts.
+        timed: Repeats of it.
+        calibration: What a step costs, if that could be measured.
+        fixed: Counts of fixed steps beside an adaptive generation.
+        betas: Chance of acceptance of each position examined, by step, when sampling.
+    """
+
+    first: Generation
+    timed: Timed
+    calibration: Calibration | None
+    fixed: Counts | None
+    betas: list[list[float]]
+
+
+def prove(pair: LoadedPair) -> None:
+    """Makes one draft-then-verify step, to show that the pair decodes."""
+    request = RunRequest(prompt="The", k=1, n=1, ignore_eos=True).model_dump()
+    proof = _Run(pair, request, lambda phase, done, total: None, lambda: None, float("inf"))
+    proof._prefill()
+    proof._speculative(lambda generation: None, None)
 
 
 class _Run:
@@ -114,8 +150,25 @@ class _Run:
                 "shorten the prompt",
             )
 
-    def outcome(self) -> RunOutcome:
-        """Decodes, times, and puts the measurement together."""
+    def outcome(self, idle: tuple[float, float] | None) -> RunOutcome:
+        """Decodes, times, meters, and puts the measurement together."""
+        gpu = gpu_of(self.pair.device)
+        self.watch = GpuWatch(gpu, {os.getpid()}) if gpu else None
+        with self.watch or nullcontext():
+            decoded = self._decode()
+            energy = self._energy(gpu, decoded, idle)
+        text = b"".join(
+            self.pair.target_weights.vocab.piece(token) for token in _text_tokens(decoded.first, self.ends)
+        )
+        return RunOutcome(
+            measurement=self._measurement(decoded),
+            energy=energy,
+            output_text=text.decode("utf-8", "replace"),
+            output_sha3_256=hashlib.sha3_256(text).hexdigest(),
+        )
+
+    def _decode(self) -> _Decoded:
+        """Decodes once for the counts and again and again for the timings."""
         self._prefill()
         calibration = self._calibration()
         fixed = None
@@ -129,15 +182,35 @@ class _Run:
             self.k = longest_draft(calibration.costs)
         betas: list[list[float]] = []
         first = self._speculative(self._report_steps, calibration, betas)
-        timed = self._time_pairs(first, calibration)
-        text = b"".join(
-            self.pair.target_weights.vocab.piece(token) for token in _text_tokens(first, self.ends)
-        )
-        return RunOutcome(
-            measurement=self._measurement(first, timed, calibration, fixed, betas),
-            output_text=text.decode("utf-8", "replace"),
-            output_sha3_256=hashlib.sha3_256(text).hexdigest(),
-        )
+        return _Decoded(first, self._time_pairs(first, calibration), calibration, fixed, betas)
+
+    def _energy(self, gpu: Gpu | None, decoded: _Decoded, idle: tuple[float, float] | None) -> dict[str, Any]:
+        """Meters the generation with and without the draft (`shared.schemas.Energy` as JSON)."""
+        first, timed = decoded.first, decoded.timed
+        if self.pair.device.kind == "cpu":
+            return unavailable("ON_CPU", "the pair was decoded on the processor, and the meter is a GPU's")
+        if not timed.repeatable:
+            return unavailable(
+                "NOT_REPEATABLE", "repeats of the generation differ, so that no two windows compare"
+            )
+
+        def going_on() -> None:
+            self.on_progress("metering", 0, self.n)
+            try:
+                self._check_stop()
+            except _OutOfTime:
+                raise OutOfTime from None
+
+        def speculative() -> int:
+            return len(self._speculative(lambda generation: going_on(), decoded.calibration).tokens)
+
+        def alone() -> int:
+            rule = rule_for(self.request)
+            along = first.tokens if timed.forced else None
+            tokens = target_only(self.prompt, self.pair.target, rule, len(first.tokens), along, going_on)
+            return len(tokens)
+
+        return measure_energy(gpu, speculative, alone, own_pids={os.getpid()}, idle=idle)
 
     def _calibration(self) -> Calibration | None:
         """Returns what a step costs here: remembered, or measured now."""
@@ -283,14 +356,8 @@ class _Run:
         if time.monotonic() > self.deadline:
             raise _OutOfTime
 
-    def _measurement(
-        self,
-        first: Generation,
-        timed: Timed,
-        calibration: Calibration | None,
-        fixed: Counts | None,
-        betas: list[list[float]],
-    ) -> dict[str, Any]:
+    def _measurement(self, decoded: _Decoded) -> dict[str, Any]:
+        first, timed, calibration, fixed = decoded.first, decoded.timed, decoded.calibration, decoded.fixed
         counts = summarise(first.steps, self.k)
         speedup = timed.speedup()
         quality = self._quality(first, timed)
@@ -301,7 +368,9 @@ class _Run:
             alpha = rate = accepted_rate(counts.accepted, counts.rejections)
             interval = accepted_rate_ci95(counts.accepted, counts.rejections)
         # What was judged after the end of the text does not count as examined.
-        examined = [step[: s.accepted + s.rejected] for step, s in zip(betas, first.steps, strict=False)]
+        examined = [
+            step[: s.accepted + s.rejected] for step, s in zip(decoded.betas, first.steps, strict=False)
+        ]
         predicted = prediction(calibration, counts, first.steps, timed, alpha, adaptive=self.adaptive)
         self._doubt(predicted["residuals"])
         return {
@@ -337,8 +406,14 @@ class _Run:
             },
             "speedup": speedup,
             "verdict": _verdict(
-                counts.n, speedup, quality, timed, on_cpu=self.pair.target_weights.gpu_layers == 0
+                counts.n,
+                speedup,
+                quality,
+                timed,
+                on_cpu=self.pair.device.kind == "cpu",
+                gpu_reasons=self.watch.reasons() if self.watch else [],
             ),
+            "gpu": self.watch.measurement() if self.watch else None,
             "engine": self.pair.engine(),
             "draft": {"name": self.pair.draft_file.name, "sha256": self.pair.draft_file.sha256},
             "target": {"name": self.pair.target_file.name, "sha256": self.pair.target_file.sha256},
@@ -413,7 +488,13 @@ def _text_tokens(generation: Generation, ends: Ends) -> list[int]:
 
 
 def _verdict(
-    steps: int, speedup: dict[str, Any] | str, quality: dict[str, Any], timed: Timed, *, on_cpu: bool
+    steps: int,
+    speedup: dict[str, Any] | str,
+    quality: dict[str, Any],
+    timed: Timed,
+    *,
+    on_cpu: bool,
+    gpu_reasons: Sequence[str],
 ) -> dict[str, Any]:
     reasons = []
     if steps < MIN_STEPS:
@@ -428,4 +509,5 @@ def _verdict(
         reasons.append(labels.REPEATS_DIFFER)
     if on_cpu and timed.processor_share < LEAST_PROCESSOR_SHARE:
         reasons.append("other work slowed the machine while it was timed")
+    reasons += gpu_reasons
     return {"valid": not reasons, "reasons": reasons}

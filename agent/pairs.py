@@ -1,78 +1,77 @@
 """Finds a draft and a target of one family: the embedded pair, two named files, or the best pair of an Ollama store.
 
-Same family means one tokenizer, field by field (design: "Same family"): a shared family name is not enough. llama.cpp's
-own check lets 128 missing tokens, other merges and another pre-tokeniser pass; this one names whatever differs.
+Same family means one tokenizer, field by field (`agent.vocabulary`). Of all pairs the one with the largest target that
+fits in memory is taken, and of those the one with the smallest draft; the operator may pin models and forbid others.
+Whatever cannot be used is listed with the reason, and where there is no pair the reason says what to do about it.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
-import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from agent.errors import LoadFailed
-from agent.gguf import Array, read_metadata
+from agent import nopair
+from agent.candidates import (
+    Candidate,
+    compare_with_server,
+    folded,
+    look,
+    look_at_store,
+    permitted,
+)
+from agent.candidates import ModelFile as ModelFile
+from agent.candidates import version_of as version_of
+from agent.filefacts import FileFacts
+from agent.ollama.store import read_store
+from agent.vocabulary import Fingerprint
 
 EMBEDDED = Path(__file__).parent / "embedded"
-_MODEL_LAYER = "application/vnd.ollama.image.model"
 
-# What must be equal, and what to call it in the reason.
-_TOKENIZER_FIELDS = {
-    "tokenizer.ggml.model": "tokenizer type",
-    "tokenizer.ggml.tokens": "token texts",
-    "tokenizer.ggml.token_type": "token attributes",
-    "tokenizer.ggml.scores": "token scores",
-    "tokenizer.ggml.merges": "merges",
-    "tokenizer.ggml.pre": "pre-tokeniser",
-    "tokenizer.ggml.bos_token_id": "BOS token",
-    "tokenizer.ggml.eos_token_id": "EOS token",
-    "tokenizer.ggml.eot_token_id": "EOT token",
-    "tokenizer.ggml.eom_token_id": "EOM token",
-    "tokenizer.ggml.fim_pad_token_id": "FIM pad token",  # llama.cpp ends a text at these three as well
-    "tokenizer.ggml.fim_rep_token_id": "FIM repository token",
-    "tokenizer.ggml.fim_sep_token_id": "FIM file separator",
-    "tokenizer.ggml.add_bos_token": "add-BOS rule",
-    "tokenizer.ggml.add_eos_token": "add-EOS rule",
-}
+MOST_RANKED = 20
+MOST_LISTED = 500
+"""Pairs and models that a choice lists; as many models as a capability frame may hold."""
+
+_in_memory = FileFacts()
 
 
 @dataclass(frozen=True)
-class ModelFile:
-    """A model by the name people know it by.
+class PairPolicy:
+    """What the operator wants; names are as Ollama shows them.
 
-    `version` (size and time of change, nanoseconds) tells one file from the next at the same path; `sha256` is of the
-    whole file, None until somebody hashed it.
+    Attributes:
+        pin_draft: The draft to use, and no other.
+        pin_target: The target to use, and no other.
+        forbid: Models never to use, by whatever names they go.
+        memory_bytes: Bytes of memory that both models may take; None if that is not known: then all fit.
+        context: Tokens of context for each model.
     """
 
-    name: str
-    path: Path
-    sha256: str | None = None
-    version: tuple[int, int] | None = None
-
-    def unchanged(self) -> bool:
-        """Tells whether nothing else stands at the path by now; of a file that is gone, what is in memory stays."""
-        try:
-            return self.version in (None, version_of(self.path))
-        except FileNotFoundError:
-            return True
-        except OSError:
-            return False
+    pin_draft: str | None = None
+    pin_target: str | None = None
+    forbid: tuple[str, ...] = ()
+    memory_bytes: int | None = None
+    context: int = 4096
 
 
-def version_of(path: Path) -> tuple[int, int]:
-    """Returns a file's size and time of change (nanoseconds)."""
-    facts = path.stat()
-    return facts.st_size, facts.st_mtime_ns
+ANY = PairPolicy()
 
 
 @dataclass(frozen=True)
 class PairChoice:
-    """The pair to run, or why there is none; `models` lists every model seen, as the capability frame shows them."""
+    """The pair to run, or why there is none.
+
+    Attributes:
+        found: Whether there is one.
+        reason: Why there is none, and what to do about it.
+        draft: The draft's file.
+        target: The target's.
+        family: The target's architecture.
+        models: Every model seen, as the capability frame shows them, those that can be used first.
+        ranked: The first pairs that could be made, the best first: names, bytes of memory, and whether they fit.
+        ollama: What Ollama's server says of the store, if it was asked (`agent.candidates.compare_with_server`).
+    """
 
     found: bool
     reason: str
@@ -80,31 +79,16 @@ class PairChoice:
     target: ModelFile | None = None
     family: str | None = None
     models: list[dict[str, Any]] = field(default_factory=list)
+    ranked: list[dict[str, Any]] = field(default_factory=list)
+    ollama: dict[str, Any] | None = None
 
     def unchanged(self) -> bool:
-        """Tells whether both files are what was chosen."""
+        """Tells whether both names still stand for the files that were chosen."""
         return all(file.unchanged() for file in (self.draft, self.target) if file is not None)
 
-
-@dataclass(frozen=True)
-class _Seen:
-    """One model file and what its metadata says; `fault` is why it cannot be used."""
-
-    file: ModelFile
-    bytes: int = 0
-    family: str | None = None
-    parameters: int | None = None
-    tokenizer: tuple[tuple[str, Any], ...] = ()
-    fault: str | None = None
-
-    def listing(self) -> dict[str, Any]:
-        listed: dict[str, Any] = {
-            "name": self.file.name,
-            "family": self.family,
-            "loadable": self.fault is None,
-        }
-        listed["parameters"] = self.parameters
-        return listed | ({"reason": self.fault} if self.fault else {})
+    def intact(self) -> bool:
+        """Tells whether both files are what was chosen, whatever became of their names."""
+        return all(file.intact() for file in (self.draft, self.target) if file is not None)
 
 
 def choose_pair(
@@ -113,6 +97,9 @@ def choose_pair(
     target: Path | None = None,
     embedded: bool = False,
     ollama_models: Path | None = None,
+    policy: PairPolicy = ANY,
+    facts: FileFacts | None = None,
+    ollama_url: str = "",
 ) -> PairChoice:
     """Chooses what to run.
 
@@ -121,106 +108,135 @@ def choose_pair(
         target: A GGUF file.
         embedded: Whether to use the pair that comes with this package.
         ollama_models: An Ollama models folder; None looks where Ollama keeps it.
+        policy: What the operator wants.
+        facts: What is known of model files; None keeps it for this process alone.
+        ollama_url: An Ollama server to compare the store with; empty asks nobody.
 
     Returns:
         The choice; never raises for a missing, damaged or foreign model, but says why.
     """
+    facts = facts or _in_memory
     if embedded:
         draft, target = EMBEDDED / "draft.gguf", EMBEDDED / "target.gguf"
     if draft is not None and target is not None:
         prefix = "embedded:" if embedded else ""
-        return _named_pair(*(_see(ModelFile(f"{prefix}{path.stem}", path)) for path in (draft, target)))
+        files = [ModelFile(f"{prefix}{path.stem}", path) for path in (draft, target)]
+        one, other = permitted([look(file, facts) for file in files], policy.forbid)
+        return _named_pair(one, other, policy)
     if draft is not None or target is not None:
         return PairChoice(False, "a draft and a target must be named together")
-    return _store_pair([_see(file) for file in _ollama_files(ollama_models)])
+    store = read_store(ollama_models)
+    seen = permitted(look_at_store(store, facts), policy.forbid)
+    alone: list[str] = []
+    ollama = None
+    if ollama_url:
+        seen, alone, ollama = compare_with_server(seen, store.models, ollama_url)
+    models = sorted((one.listing() for one in seen), key=lambda listed: not listed["loadable"])
+    models += [
+        {"name": name, "loadable": False, "reason": "Ollama's server has it, this store has not"}
+        for name in alone
+    ]
+    choice = _store_pair(seen, policy, store.fault)
+    return replace(choice, models=models[:MOST_LISTED], ollama=ollama)
 
 
-def differences(draft: _Seen, target: _Seen) -> list[str]:
-    """Returns the names of the tokenizer fields in which two models differ."""
-    ours, theirs = dict(draft.tokenizer), dict(target.tokenizer)
-    return [name for key, name in _TOKENIZER_FIELDS.items() if ours.get(key) != theirs.get(key)]
-
-
-def _named_pair(draft: _Seen, target: _Seen) -> PairChoice:
+def _named_pair(draft: Candidate, target: Candidate, policy: PairPolicy) -> PairChoice:
     models = [draft.listing(), target.listing()]
-    for seen in (draft, target):
-        if seen.fault:
-            return PairChoice(False, f"{seen.file.name} cannot be used: {seen.fault}", models=models)
-    if draft.file.path.samefile(target.file.path):
+    for one in (draft, target):
+        if one.fault:
+            return PairChoice(False, f"{one.file.name} cannot be used: {one.fault}", models=models)
+    if draft.id == target.id:
         return PairChoice(False, "draft and target are the same file", models=models)
-    differing = differences(draft, target)
-    if differing:
-        reason = f"{draft.file.name} and {target.file.name} differ in their {', '.join(differing)}"
-        return PairChoice(False, reason, models=models)
-    return _pair(draft, target, models)
+    if draft.known.tokenizer != target.known.tokenizer:
+        return PairChoice(False, nopair.apart(draft, target), models=models)
+    return replace(_best([(draft, target)], policy), models=models)
 
 
-def _store_pair(seen: list[_Seen]) -> PairChoice:
-    """Picks, among the models of one tokenizer, the largest as target and the smallest as draft."""
-    models = [one.listing() for one in seen]
-    usable = sorted((one for one in seen if one.fault is None), key=lambda one: (one.bytes, one.file.name))
-    for target in reversed(usable):
-        for draft in usable:
-            if draft.bytes < target.bytes and not differences(draft, target):
-                return _pair(draft, target, models)
+def _store_pair(seen: list[Candidate], policy: PairPolicy, fault: str | None) -> PairChoice:
+    """Returns the best pair of a store, or why it has none; `fault` is what is wrong with the store as a whole."""
+    usable = _one_name_each(seen, policy)
+    roles = {"draft": usable, "target": usable}
+    for role, pin in (("draft", policy.pin_draft), ("target", policy.pin_target)):
+        if pin is not None:
+            roles[role] = [one for one in usable if one.folded == folded(pin)]
+            if not roles[role]:
+                return PairChoice(False, nopair.unusable_pin(pin, role, seen))
+    drafts, targets = roles["draft"], roles["target"]
+    choice = _best(_pairs(drafts, targets, any_size=bool(policy.pin_draft and policy.pin_target)), policy)
+    if choice.ranked:
+        return choice
     if not usable:
-        return PairChoice(False, "the Ollama store holds no model that can be used", models=models)
-    target = usable[-1]
-    return PairChoice(False, f"{target.file.name} has no smaller model with its vocabulary", models=models)
+        return replace(choice, reason=nopair.nothing_usable(seen, fault))
+    if policy.pin_draft and policy.pin_target:
+        same = drafts[0].id == targets[0].id
+        reason = (
+            "the same model is pinned as draft and target" if same else nopair.apart(drafts[0], targets[0])
+        )
+    elif policy.pin_draft:
+        reason = nopair.unmatched_draft(drafts[0])
+    else:
+        fitting = [one for one in targets if _fits(one.need(policy.context), policy)]
+        reason = nopair.unmatched_target((fitting or targets)[-1], usable, seen)
+    return replace(choice, reason=f"{reason}; {fault}" if fault else reason)
 
 
-def _pair(draft: _Seen, target: _Seen, models: list[dict[str, Any]]) -> PairChoice:
-    return PairChoice(True, "one vocabulary", draft.file, target.file, target.family, models)
+def _one_name_each(seen: Iterable[Candidate], policy: PairPolicy) -> list[Candidate]:
+    """Returns the files that can be used, the smallest first, each by the one of its names that is best to show."""
+    pins = {folded(pin) for pin in (policy.pin_draft, policy.pin_target) if pin}
+
+    def rank(one: Candidate) -> tuple[bool, int, int, str]:
+        return one.folded not in pins, one.file.name.count("/"), len(one.file.name), one.file.name
+
+    best: dict[tuple[int, int] | None, Candidate] = {}
+    for one in sorted((one for one in seen if one.fault is None), key=rank):
+        best.setdefault(one.id, one)
+    return sorted(best.values(), key=lambda one: (one.bytes, one.file.name))
 
 
-def _see(file: ModelFile) -> _Seen:
-    try:
-        return _read(replace(file, version=version_of(file.path)))
-    except FileNotFoundError:
-        return _Seen(file, fault="the file does not exist")
-    except LoadFailed as exc:
-        return _Seen(file, fault=exc.cause)
-    except (OSError, ValueError):
-        return _Seen(file, fault="the file cannot be read")
+def _pairs(
+    drafts: list[Candidate], targets: list[Candidate], *, any_size: bool
+) -> Iterator[tuple[Candidate, Candidate]]:
+    """Yields all pairs of one vocabulary, the largest target first and for each the smallest draft first.
+
+    Args:
+        drafts: The models to draft with, the smallest first.
+        targets: The targets, the smallest first.
+        any_size: Whether a draft need not be smaller than its target.
+    """
+    families: dict[Fingerprint | None, list[Candidate]] = {}
+    for one in drafts:
+        families.setdefault(one.known.tokenizer, []).append(one)
+    for target in reversed(targets):
+        for draft in families.get(target.known.tokenizer, []):
+            if draft.id != target.id and (any_size or draft.bytes < target.bytes):
+                yield draft, target
 
 
-@lru_cache(maxsize=256)
-def _read(file: ModelFile) -> _Seen:
-    """Reads one file's metadata, once per version of it."""
-    size = file.version[0] if file.version else 0
-    metadata = read_metadata(file.path)
-    tokenizer = tuple((key, metadata.get(key)) for key in _TOKENIZER_FIELDS)
-    family = metadata.get("general.architecture")
-    if not isinstance(family, str) or not isinstance(metadata.get("tokenizer.ggml.tokens"), Array):
-        return _Seen(file, size, fault="it has no tokenizer")
-    parameters = metadata.get("general.parameter_count")
-    return _Seen(file, size, family, parameters if isinstance(parameters, int) else None, tokenizer)
+def _best(pairs: Iterable[tuple[Candidate, Candidate]], policy: PairPolicy) -> PairChoice:
+    """Returns the first pair that fits; without one, why not even the smallest does; without any pair, nothing."""
+    fitting: list[tuple[int, Candidate, Candidate]] = []
+    others: list[tuple[int, Candidate, Candidate]] = []
+    for draft, target in pairs:
+        needed = draft.need(policy.context) + target.need(policy.context)
+        (fitting if _fits(needed, policy) else others).append((needed, draft, target))
+        if len(fitting) == MOST_RANKED:
+            break
+    ranked = [
+        {"draft": draft.file.name, "target": target.file.name, "fits": fits, "bytes": needed}
+        for fits, some in ((True, fitting), (False, others))
+        for needed, draft, target in some[:MOST_RANKED]
+    ][:MOST_RANKED]
+    if fitting:
+        _, draft, target = fitting[0]
+        return PairChoice(True, "one vocabulary", draft.file, target.file, target.known.family, ranked=ranked)
+    if not others or policy.memory_bytes is None:
+        return PairChoice(False, "")
+    needed, draft, target = min(others, key=lambda pair: pair[0])
+    reason = nopair.too_large(
+        draft, target, needed=needed, context=policy.context, memory=policy.memory_bytes
+    )
+    return PairChoice(False, reason, ranked=ranked)
 
 
-def _ollama_files(folder: Path | None) -> Iterator[ModelFile]:
-    """Yields the models of an Ollama store: manifests/HOST/NAMESPACE/MODEL/TAG name blobs by digest."""
-    candidates = [folder] if folder else _usual_stores()
-    root = next((path for path in candidates if (path / "manifests").is_dir()), None)
-    if root is None:
-        return
-    for manifest in sorted((root / "manifests").glob("*/*/*/*")):
-        try:
-            layers = json.loads(manifest.read_text(encoding="utf-8"))["layers"]
-            digests = [layer["digest"] for layer in layers if layer["mediaType"] == _MODEL_LAYER]
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-        host, namespace, model, tag = manifest.parts[-4:]
-        # Ollama leaves out its own host and the namespace "library".
-        named = [
-            part for part, usual in ((host, "registry.ollama.ai"), (namespace, "library")) if part != usual
-        ]
-        for digest in itertools.islice(digests, 1):
-            yield ModelFile(
-                f"{'/'.join([*named, model])}:{tag}", root / "blobs" / str(digest).replace(":", "-")
-            )
-
-
-def _usual_stores() -> list[Path]:
-    stores = [Path.home() / ".ollama/models", Path("/usr/share/ollama/.ollama/models")]
-    configured = os.environ.get("OLLAMA_MODELS")
-    return [Path(configured), *stores] if configured else stores
+def _fits(needed: int, policy: PairPolicy) -> bool:
+    return policy.memory_bytes is None or needed <= policy.memory_bytes

@@ -31,6 +31,12 @@ class PairOp(_Message):
     op: Literal["pair"] = "pair"
 
 
+class ProveOp(_Message):
+    """Decode one step with the pair, to show that it can be done."""
+
+    op: Literal["prove"] = "prove"
+
+
 class RunOp(_Message):
     """Decode one request, prompt included."""
 
@@ -54,7 +60,7 @@ class ExitOp(_Message):
 
 
 class PairEvent(_Message):
-    """What looking for a pair has found."""
+    """What looking for a pair has found, what would decode it, and whether energy can be read there."""
 
     event: Literal["pair"] = "pair"
     found: bool
@@ -63,10 +69,20 @@ class PairEvent(_Message):
     target: ModelFile | None = None
     family: str | None = None
     models: list[dict[str, Any]] = []
+    ranked: list[dict[str, Any]] = []
+    ollama: dict[str, Any] | None = None
+    energy: dict[str, Any] | None = None
+    device: dict[str, Any] | None = None
+
+
+class ProvedEvent(_Message):
+    """One step has been decoded."""
+
+    event: Literal["proved"] = "proved"
 
 
 class ProgressEvent(_Message):
-    """A sign of life; `run_id` is None while the worker looks for a pair."""
+    """A sign of life; `run_id` is None outside of runs."""
 
     event: Literal["progress"] = "progress"
     run_id: str | None
@@ -81,12 +97,13 @@ class ResultEvent(_Message):
     event: Literal["result"] = "result"
     run_id: str
     measurement: dict[str, Any]
+    energy: dict[str, Any]
     output: str
     output_sha3_256: str
 
 
 class FailedEvent(_Message):
-    """A run, or looking for a pair (`run_id` None), has failed; `code` is a wire code."""
+    """A run, or another operation (`run_id` None), has failed; `code` is a wire code."""
 
     event: Literal["failed"] = "failed"
     run_id: str | None
@@ -94,8 +111,8 @@ class FailedEvent(_Message):
     detail: str
 
 
-Op = PairOp | RunOp | CancelOp | ExitOp
-Event = PairEvent | ProgressEvent | ResultEvent | FailedEvent
+Op = PairOp | ProveOp | RunOp | CancelOp | ExitOp
+Event = PairEvent | ProvedEvent | ProgressEvent | ResultEvent | FailedEvent
 
 _OPS: TypeAdapter[Op] = TypeAdapter(Annotated[Op, Field(discriminator="op")])
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="event")])

@@ -9,7 +9,7 @@ import json
 import logging
 import statistics
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -34,9 +34,8 @@ from agent.store import Record, State, Store
 from agent.supervisor import Decoder
 from shared.canonical import canonical_bytes
 from shared.errors import SpecdecError
-from shared.labels import UNAVAILABLE
 from shared.runid import bound_request, digest_text, split
-from shared.schemas import EnergyUnavailable, Envelope, QueueState, RunRequest, explain
+from shared.schemas import Envelope, QueueState, RunRequest, explain
 from shared.wire import (
     AcceptedFrame,
     ErrorCode,
@@ -52,8 +51,6 @@ log = logging.getLogger(__name__)
 
 Outcome = ResultFrame | FailedFrame
 _OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
-
-ENERGY = EnergyUnavailable(label=UNAVAILABLE, code="NOT_READ", reason="this agent does not read energy")
 
 FIRST_GUESS_S = 30.0
 """What a run is taken to last before any has ended."""
@@ -121,6 +118,10 @@ class RunManager:
     ) -> None:
         """Prepare; runs are decoded between `start` and `close`.
 
+        Attributes:
+            outcomes: How many runs have ended, by code; OK is a result.
+            on_end: Told the code and the seconds of decoding of each run that was begun and is over.
+
         Args:
             store: Where runs are remembered; what an earlier agent left undone in it is marked lost here.
             decoder: What decodes.
@@ -142,6 +143,8 @@ class RunManager:
         self._running: Run | None = None
         self._started_at = 0.0
         self._durations: deque[float] = deque(maxlen=16)
+        self.outcomes: Counter[str] = Counter()
+        self.on_end: Callable[[str, float], None] = lambda code, seconds: None
         self._kept: dict[str, Run] = {}
         self._wake = asyncio.Event()
         self._closing = False
@@ -332,8 +335,10 @@ class RunManager:
         except Exception:
             log.exception("unexpected error", extra={"data": {"run_id": run.run_id}})
             outcome = failed(run.run_id, AgentError("the agent failed while the run was decoded"))
-        self._durations.append(loop.time() - self._started_at)
+        seconds = loop.time() - self._started_at
+        self._durations.append(seconds)
         self._end(run, outcome)
+        self.on_end(_code(outcome), seconds)
 
     def _end(self, run: Run, outcome: Outcome) -> None:
         """Remember how a run ended, then tell whoever watches it."""
@@ -358,8 +363,8 @@ class RunManager:
         self._live.pop(run.key, None)
         run.outcome = outcome
         run.ended.set()
-        code = "OK" if isinstance(outcome, ResultFrame) else outcome.code
-        log.info("run ended", extra={"data": {"run_id": run.run_id, "code": code}})
+        self.outcomes[_code(outcome)] += 1
+        log.info("run ended", extra={"data": {"run_id": run.run_id, "code": _code(outcome)}})
 
     def _give_up_waiting(self, run: Run) -> None:
         if run in self._waiting:
@@ -370,6 +375,10 @@ class RunManager:
         usual = statistics.median(self._durations) if self._durations else FIRST_GUESS_S
         gone = asyncio.get_running_loop().time() - self._started_at if self._running is not None else 0.0
         return round(max(1.0, usual - gone), 1)
+
+
+def _code(outcome: Outcome) -> str:
+    return "OK" if isinstance(outcome, ResultFrame) else str(outcome.code)
 
 
 def failed(run_id: str | None, error: SpecdecError) -> FailedFrame:
@@ -392,7 +401,7 @@ def _result(run: Run, event: ResultEvent, ended_at: float, attester: Attester | 
                 "run_id": run.run_id,
                 "nonce": run.nonce,
                 "measurement": event.measurement,
-                "energy": ENERGY.model_dump(),
+                "energy": event.energy,
                 "output_sha3_256": event.output_sha3_256,
                 "attestation": None,
                 "output": None,

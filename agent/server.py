@@ -1,9 +1,10 @@
 """The agent's websocket: who may connect and what each frame is answered with, not how runs are made."""
 
 import asyncio
-import hmac
 import http
 import logging
+import ssl
+from collections import Counter
 from contextlib import suppress
 
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -14,7 +15,9 @@ from websockets.protocol import State
 from websockets.typing import Subprotocol
 
 from agent.capability import CapabilityWatch
+from agent.http_endpoints import Endpoints
 from agent.runs import Run, RunManager, failed
+from agent.tokens import TokenStore, authorized
 from shared.errors import SpecdecError
 from shared.wire import (
     MAX_FRAME,
@@ -48,6 +51,33 @@ TICK_S = 0.5
 KEEPALIVE_S = 10.0
 """Progress is sent at least this often, changed or not; the protocol promises 15 s."""
 
+REFUSALS = {401: "unauthorized", 403: "origin", 404: "path", 503: "full"}
+"""What a handshake is refused for, by HTTP status; any other is a malformed one."""
+
+
+class Traffic:
+    """Who is connected, and who was not let in.
+
+    Attributes:
+        refused: How many handshakes were refused, by reason.
+    """
+
+    def __init__(self) -> None:
+        """Start with nobody."""
+        self.refused: Counter[str] = Counter()
+        self._admitted: set[ServerConnection] = set()
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected, or about to be."""
+        # Counted from when they are let in and not from the handler: the library has no cap, and handshakes take time.
+        self._admitted = {one for one in self._admitted if one.state is not State.CLOSED}
+        return len(self._admitted)
+
+    def admit(self, connection: ServerConnection) -> None:
+        """Count a client in until its connection is closed."""
+        self._admitted.add(connection)
+
 
 class AgentServer:
     """Answers the frames of the wire protocol."""
@@ -57,7 +87,9 @@ class AgentServer:
         runs: RunManager,
         capability: CapabilityWatch,
         *,
-        token: str | None,
+        tokens: TokenStore | None,
+        traffic: Traffic | None = None,
+        endpoints: Endpoints | None = None,
         max_connections: int = 8,
         tick_s: float = TICK_S,
         keepalive_s: float = KEEPALIVE_S,
@@ -67,21 +99,29 @@ class AgentServer:
         Args:
             runs: Where runs live.
             capability: What probes are answered with.
-            token: What a client must present; None lets everyone in.
+            tokens: Of which a client must present one; None lets everyone in.
+            traffic: Where to count who comes.
+            endpoints: What else the port answers.
             max_connections: How many clients may be connected at a time.
             tick_s: Progress is sent at most this often.
             keepalive_s: Progress is sent at least this often.
         """
         self._runs = runs
         self._capability = capability
-        self._credentials = None if token is None else token.encode()
+        self._tokens = tokens
+        self._traffic = traffic or Traffic()
+        self._endpoints = endpoints
         self._max_connections = max_connections
         self._tick_s = tick_s
         self._keepalive_s = keepalive_s
-        self._admitted: set[ServerConnection] = set()
 
-    async def listen(self, host: str, port: int) -> Server:
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> Server:
         """Open the port; the server returned serves until it is closed.
+
+        Args:
+            host: Address to listen on.
+            port: Port to listen on; 0 picks a free one.
+            tls: Certificate to serve with; None serves without TLS.
 
         Raises:
             OSError: The port cannot be opened.
@@ -90,7 +130,9 @@ class AgentServer:
             self._handle,
             host,
             port,
+            ssl=tls,
             process_request=self._admit,
+            process_response=self._count,
             subprotocols=[Subprotocol(SUBPROTOCOL)],
             # Only browsers send an Origin, and no web page has any business here, with or without a token.
             origins=[None],
@@ -104,32 +146,29 @@ class AgentServer:
             max_queue=MAX_QUEUE,
         )
 
-    def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
+    async def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
         """Refuse a connection before the upgrade, or let it go on (None)."""
-        if not self._authorized(request):
+        path = request.path.partition("?")[0]
+        if self._endpoints is not None and path in self._endpoints.paths:
+            return await self._endpoints.answer(path, request)
+        if not authorized(self._tokens, request.headers):
             response = connection.respond(http.HTTPStatus.UNAUTHORIZED, "A bearer token is needed.\n")
             response.headers["WWW-Authenticate"] = "Bearer"
             return response
-        if request.path.partition("?")[0] not in PATHS:
+        if path not in PATHS:
             return connection.respond(http.HTTPStatus.NOT_FOUND, "The websocket is at /specdec.\n")
-        # Counted from here and not from the handler: the library has no cap, and handshakes take time.
-        self._admitted = {other for other in self._admitted if other.state is not State.CLOSED}
-        if len(self._admitted) >= self._max_connections:
+        if self._traffic.connections >= self._max_connections:
             response = connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections.\n")
             response.headers["Retry-After"] = "1"
             return response
-        self._admitted.add(connection)
+        self._traffic.admit(connection)
         return None
 
-    def _authorized(self, request: Request) -> bool:
-        if self._credentials is None:
-            return True
-        values = request.headers.get_all("Authorization")
-        if len(values) != 1:
-            return False
-        scheme, _, token = values[0].partition(" ")
-        right = hmac.compare_digest(token.strip().encode(), self._credentials)
-        return right and scheme.lower() == "bearer"
+    def _count(self, _: ServerConnection, request: Request, response: Response) -> None:
+        """Count a refusal, whether it is ours or the library's."""
+        served = self._endpoints is not None and request.path.partition("?")[0] in self._endpoints.paths
+        if response.status_code != http.HTTPStatus.SWITCHING_PROTOCOLS and not served:
+            self._traffic.refused[REFUSALS.get(response.status_code, "malformed")] += 1
 
     async def _handle(self, connection: ServerConnection) -> None:
         session = _Session(connection, self._runs, self._capability, self._tick_s, self._keepalive_s)

@@ -5,17 +5,19 @@ import ipaddress
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, NoReturn, Self
+from typing import Annotated, Literal, NoReturn, Self
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from shared.settings import SettingsError, is_token, load
+from shared.settings import SettingsError, load
 
 PREFIX = "SPECDEC_"
 
 Seconds = Annotated[float, Field(gt=0, le=86400)]
+ModelName = Annotated[str, Field(min_length=1, max_length=300)]
 
 
 def _default_state() -> Path:
@@ -35,18 +37,31 @@ class AgentSettings(BaseModel):
         embedded: Use the small pair that comes with the agent.
         ollama_models: Ollama's model directory.
         state: Directory of the run store.
-        token_file: File that holds the token; outranks `tower_token`.
-        tower_token: The token clients must present.
+        token_file: File that holds the token, or the new one and the old one; see `agent.tokens`.
+        tower_token: The token clients must present, if no file holds one.
         insecure: Do without a token, on loopback only.
+        tls_cert: PEM file of the certificate and what chains it up, to speak TLS without a proxy in front.
+        tls_key: PEM file of its private key.
         queue_limit: How many runs may wait while one is decoded.
         max_connections: How many clients may be connected at a time.
         max_deadline_s: No run gets more time than this, waiting included.
         expiry_s: How long the outcome of a run is kept.
         hang_s: Silence of the decode worker for this long means that it hangs.
+        idle_s: After so long without a run the decode worker is ended, and its memory is free for others.
+        look_s: How often the models on disk are looked at for a change.
+        keepalive_s: Who waits for a run hears of it at least this often; below what the tunnel lets idle.
         cancel_grace_s: How long the decode worker may take to heed a cancel before it is killed.
         shutdown_grace_s: How long the run under way may go on after SIGTERM.
         context: Tokens of context for each model.
         threads: CPU threads to decode with; not set, each load of a pair tries what is fastest.
+        device: Decode on the GPU or on the processor; "auto" takes the GPU wherever there is one.
+        gpu: Which GPU, by UUID or index as nvidia-smi shows them; not set, the one with most memory.
+        pin_draft: Take this draft and no other, named as Ollama shows it.
+        pin_target: Take this target and no other, named as Ollama shows it.
+        forbid: Models never to use, separated by commas.
+        ollama_url: Where Ollama's server is; "none" asks nobody.
+        ollama_unload: Ask Ollama to let go of the models it holds before a run.
+        foreign: Other programs that compute on the GPU: "mark" makes the verdict say so, "refuse" makes no run.
         worker_module: Python module that is run as the decode worker.
     """
 
@@ -62,21 +77,62 @@ class AgentSettings(BaseModel):
     token_file: Path | None = None
     tower_token: SecretStr | None = None
     insecure: bool = False
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
     queue_limit: Annotated[int, Field(ge=0, le=100)] = 4
     max_connections: Annotated[int, Field(ge=1, le=1000)] = 8
     max_deadline_s: Seconds = 600.0
     expiry_s: Seconds = 3600.0
     hang_s: Seconds = 60.0
+    idle_s: Seconds = 300.0
+    look_s: Annotated[float, Field(gt=0, le=10)] = 3.0
+    keepalive_s: Annotated[float, Field(gt=0, le=15)] = 10.0
     cancel_grace_s: Seconds = 5.0
     shutdown_grace_s: Seconds = 5.0
     context: Annotated[int, Field(ge=64, le=1_000_000)] = 4096
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
+    device: Literal["auto", "gpu", "cpu"] = "auto"
+    gpu: str | None = None
+    pin_draft: ModelName | None = None
+    pin_target: ModelName | None = None
+    forbid: tuple[ModelName, ...] = ()
+    ollama_url: str = "http://127.0.0.1:11434"
+    ollama_unload: bool = False
+    foreign: Literal["mark", "refuse"] = "mark"
     worker_module: str = "agent.worker"
+
+    @field_validator("forbid", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+
+    @field_validator("gpu")
+    @classmethod
+    def _is_gpu(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch("[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z/-]{1,80}", value):
+            raise ValueError("must be an index or a UUID as nvidia-smi -L shows them")
+        return value
+
+    @field_validator("ollama_url")
+    @classmethod
+    def _is_url_or_none(cls, value: str) -> str:
+        # An empty variable is as good as none at all, so that "ask nobody" needs a word of its own.
+        if value in ("", "none"):
+            return ""
+        parts = urlsplit(value)
+        # Reading the port checks it.
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0 or parts.username:
+            raise ValueError("must look like http://host:port, or be none")
+        return value.rstrip("/")
 
     @model_validator(mode="after")
     def _pair_is_named_once(self) -> Self:
         if (self.draft is None) != (self.target is None):
             raise ValueError("--draft and --target go together")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("--tls-cert and --tls-key go together")
         ways = [name for name in ("draft", "embedded", "ollama_models") if getattr(self, name)]
         if len(ways) > 1:
             raise ValueError(
@@ -90,17 +146,32 @@ class AgentSettings(BaseModel):
         for name in ("draft", "target", "ollama_models"):
             path: Path | None = getattr(self, name)
             if path is not None:
-                command += [f"--{name.replace('_', '-')}", str(path)]
+                command += [_flag(name), str(path)]
         if self.embedded:
             command.append("--embedded")
         if self.threads is not None:
             command += ["--threads", str(self.threads)]
-        return [*command, "--context", str(self.context), "--calibrations", str(self.calibrations)]
+        for name in ("gpu", "pin_draft", "pin_target"):
+            text: str | None = getattr(self, name)
+            if text is not None:
+                command += [_flag(name), text]
+        for model in self.forbid:
+            command += ["--forbid", model]
+        if self.ollama_unload:
+            command.append("--ollama-unload")
+        command += ["--device", self.device, "--foreign", self.foreign, "--ollama-url", self.ollama_url]
+        command += ["--context", str(self.context)]
+        return [*command, "--calibrations", str(self.calibrations), "--facts", str(self.facts)]
 
     @property
     def calibrations(self) -> Path:
         """Return the file in which the decode worker remembers what decoding costs."""
         return self.state / "calibrations.json"
+
+    @property
+    def facts(self) -> Path:
+        """Return the file in which the decode worker remembers what is in model files."""
+        return self.state / "files.json"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -109,56 +180,34 @@ class _Parser(argparse.ArgumentParser):
 
 
 def load_settings(argv: Sequence[str], environ: Mapping[str, str]) -> AgentSettings:
-    """Read flags and environment; in what is returned, `tower_token` is the token to ask for, if any.
+    """Read flags and environment.
 
     Raises:
-        SettingsError: A value is wrong, or there is no token and there should be one.
+        SettingsError: A value is wrong.
     """
     flags = {name: value for name, value in vars(_parser().parse_args(argv)).items() if value is not None}
     merged = {**environ, **{_variable(name): value for name, value in flags.items()}}
     try:
         settings = load(AgentSettings, merged, PREFIX)
     except SettingsError as exc:
-        # Name a value the way it was given.
-        cause = exc.cause
-        for name in flags:
-            cause = re.sub(rf"\b{_variable(name)}\b", _flag(name), cause)
-        raise SettingsError(exc.code, cause, exc.remedy) from None
-    for name in ("draft", "target"):
+        raise as_flags(exc, flags) from None
+    for name in ("draft", "target", "tls_cert", "tls_key"):
         path: Path | None = getattr(settings, name)
         if path is not None and not path.is_file():
             raise SettingsError("BAD_SETTINGS", f"{_flag(name)} is not a file: {path}")
-    return settings.model_copy(update={"tower_token": _token(settings)})
+    return settings
 
 
-def _token(settings: AgentSettings) -> SecretStr | None:
-    if settings.token_file is not None:
-        try:
-            text = settings.token_file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as exc:
-            raise SettingsError(
-                "BAD_SETTINGS", f"the token file cannot be read ({type(exc).__name__})"
-            ) from None
-    else:
-        text = settings.tower_token.get_secret_value().strip() if settings.tower_token else ""
-        if not text and settings.insecure:
-            if not _is_loopback(settings.host):
-                raise SettingsError(
-                    "BAD_SETTINGS", "--insecure is for loopback only", "set a token, or drop --host"
-                )
-            return None
-    if not text and settings.token_file is not None:
-        raise SettingsError("NO_TOKEN", "the token file is empty", "put the token into it")
-    if not text:
-        raise SettingsError(
-            "NO_TOKEN", "there is no token", "name one with --token-file or SPECDEC_TOWER_TOKEN"
-        )
-    if not is_token(text):
-        raise SettingsError("BAD_SETTINGS", "the token holds more than printable ASCII without spaces")
-    return SecretStr(text)
+def as_flags(error: SettingsError, names: Iterable[str]) -> SettingsError:
+    """Return the error with these settings named the way they were given."""
+    cause = error.cause
+    for name in names:
+        cause = re.sub(rf"\b{_variable(name)}\b", _flag(name), cause)
+    return SettingsError(error.code, cause, error.remedy)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only programs of this machine can connect to what listens on the host."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -177,7 +226,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m agent",
         description="The tower agent: measures speculative decoding for whoever holds its token.",
-        epilog=f"More settings, as variables {PREFIX}…: "
+        epilog="Commands, each with a --help of its own: python -m agent install | uninstall | token | selfcheck."
+        f" More settings, as variables {PREFIX}…: "
         + ", ".join(name.upper() for name in AgentSettings.model_fields if name not in _HELP),
         allow_abbrev=False,
     )
@@ -197,6 +247,9 @@ _HELP: dict[str, tuple[str | None, str]] = {
     "embedded": (None, "use the small pair that comes with the agent"),
     "ollama_models": ("DIR", "Ollama's model directory, searched for a pair"),
     "state": ("DIR", "where runs are remembered"),
-    "token_file": ("FILE", "file that holds the token clients must present"),
+    "token_file": ("FILE", "file that holds the token clients must present, or two: the new and the old"),
     "insecure": (None, "do without a token; on loopback only"),
+    "tls_cert": ("PEM", "certificate to serve TLS with, and what chains it up"),
+    "tls_key": ("PEM", "its private key"),
+    "device": ("WHICH", "decode on the gpu, on the cpu, or on the gpu if there is one (auto, the default)"),
 }

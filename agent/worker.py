@@ -10,13 +10,13 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, Protocol
+from typing import TYPE_CHECKING, BinaryIO
 
 from agent import logs
+from agent.engine import Engine, LlamaEngine
 from agent.errors import LoadFailed, NoPair
 from agent.pipe import (
     LOADING,
@@ -29,163 +29,22 @@ from agent.pipe import (
     PairEvent,
     PairOp,
     PipeError,
-    ProgressEvent,
+    ProvedEvent,
+    ProveOp,
     ResultEvent,
     RunOp,
     decode_op,
     encode,
 )
+from agent.pulse import Pulse
 from shared.errors import SpecdecError
 from shared.wire import ErrorCode
 
 if TYPE_CHECKING:
-    from agent.measure import LoadedPair, RunOutcome
+    from agent.measure import LoadedPair
     from agent.pairs import ModelFile, PairChoice
 
-BEAT_S = 5.0
-"""Seconds between two signs of life while busy."""
-
-REPORT_S = 0.2
-"""Progress within one phase is not sent more often than this."""
-
-LOAD_PATIENCE_S = 300.0
-STEP_PATIENCE_S = 60.0
-"""How long the work may give no sign before the signs of life stop: in a slow phase, and in any other."""
-
-SLOW_PHASES = frozenset({"pair", LOADING})
-
 log = logging.getLogger(__name__)
-
-
-class Engine(Protocol):
-    """What decodes: `LlamaEngine`, or a stand-in in a test."""
-
-    def choose(self) -> "PairChoice":
-        """Look for a pair."""
-
-    def load(self, choice: "PairChoice") -> "LoadedPair":
-        """Load a pair."""
-
-    def run(
-        self,
-        pair: "LoadedPair",
-        request: dict[str, Any],
-        *,
-        on_progress: Callable[[str, int, int], None],
-        should_stop: Callable[[], str | None],
-        deadline: float,
-    ) -> "RunOutcome":
-        """Decode and measure one request."""
-
-
-class LlamaEngine:
-    """Decodes with llama.cpp; nothing of it is imported before it is needed."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        """Take the worker's command line."""
-        self._options = options
-
-    def choose(self) -> "PairChoice":
-        """Look for a pair where the command line says."""
-        from agent.pairs import choose_pair
-
-        options = self._options
-        return choose_pair(
-            draft=options.draft,
-            target=options.target,
-            embedded=options.embedded,
-            ollama_models=options.ollama_models,
-        )
-
-    def load(self, choice: "PairChoice") -> "LoadedPair":
-        """Load a pair."""
-        from agent.measure import load_pair
-
-        options = self._options
-        return load_pair(
-            choice, n_ctx=options.context, threads=options.threads, calibrations=options.calibrations
-        )
-
-    def run(
-        self,
-        pair: "LoadedPair",
-        request: dict[str, Any],
-        *,
-        on_progress: Callable[[str, int, int], None],
-        should_stop: Callable[[], str | None],
-        deadline: float,
-    ) -> "RunOutcome":
-        """Decode and measure one request."""
-        from agent.measure import run
-
-        return run(pair, request, on_progress=on_progress, should_stop=should_stop, deadline=deadline)
-
-
-class Pulse:
-    """Tells the agent that work goes on, and stops telling when it no longer does.
-
-    A thread repeats the last progress every `BEAT_S`. It must not hide a hang, so it falls silent once the
-    work itself has given no sign for the patience of its phase; the agent then finds the worker hung.
-    """
-
-    def __init__(self, send: Callable[[Event], None], clock: Callable[[], float] = time.monotonic) -> None:
-        """Send through `send`; nothing is sent outside `busy`."""
-        self._send = send
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._last: ProgressEvent | None = None
-        self._sign_at = 0.0
-        self._sent_at = 0.0
-
-    @contextmanager
-    def busy(self, run_id: str | None, phase: str, total: int) -> Iterator[None]:
-        """Be busy with a run (None: with looking for a pair), beginning with a phase."""
-        with self._lock:
-            self._last = ProgressEvent(run_id=run_id, phase=phase, done=0, total=total)
-            self._sign_at = self._clock()
-            self._show()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._last = None
-
-    def progress(self, phase: str, done: int, total: int) -> None:
-        """Take a sign of progress from the work, and pass it on unless the last one is very fresh."""
-        with self._lock:
-            if self._last is None:
-                return
-            news = phase != self._last.phase or done == total
-            self._last = ProgressEvent(run_id=self._last.run_id, phase=phase, done=done, total=total)
-            self._sign_at = self._clock()
-            if news or self._sign_at - self._sent_at >= REPORT_S:
-                self._show()
-
-    def sign(self) -> None:
-        """Take a sign of life that is no progress to report, such as the question whether to stop."""
-        with self._lock:
-            self._sign_at = self._clock()
-
-    def beat(self) -> None:
-        """Repeat the last progress if the work has given a sign within its phase's patience."""
-        with self._lock:
-            if self._last is None:
-                return
-            patience = LOAD_PATIENCE_S if self._last.phase in SLOW_PHASES else STEP_PATIENCE_S
-            if self._clock() - self._sign_at <= patience:
-                self._show()
-
-    def forever(self) -> NoReturn:
-        """Beat until the process ends."""
-        while True:
-            time.sleep(BEAT_S)
-            self.beat()
-
-    def _show(self) -> None:
-        # Sent with the lock held, so that no progress can follow the result of its run.
-        if self._last is not None:
-            self._sent_at = self._clock()
-            self._send(self._last)
 
 
 class Worker:
@@ -204,12 +63,18 @@ class Worker:
         """Make the run stop, now or as soon as it begins."""
         self._cancelled.add(run_id)
 
-    def handle(self, op: PairOp | RunOp) -> None:
+    def handle(self, op: PairOp | ProveOp | RunOp) -> None:
         """Carry out one operation and send its last event."""
         run_id = op.run_id if isinstance(op, RunOp) else None
         event: Event
         try:
-            event = self._run(op) if isinstance(op, RunOp) else self._pair()
+            match op:
+                case RunOp():
+                    event = self._run(op)
+                case ProveOp():
+                    event = self._prove()
+                case PairOp():
+                    event = self._pair()
         except SpecdecError as exc:
             code = exc.code if exc.code in set(ErrorCode) else ErrorCode.INTERNAL
             event = FailedEvent(run_id=run_id, code=code, detail=str(exc))
@@ -229,21 +94,37 @@ class Worker:
 
     def _pair(self) -> PairEvent:
         with self.pulse.busy(None, "pair", 0):
-            choice = self._choice = self._engine.choose()
-        return _pair_event(choice)
+            return self._choose(compare=True)
+
+    def _choose(self, *, compare: bool = False) -> PairEvent:
+        choice = self._choice = self._engine.choose(compare=compare)
+        return PairEvent.model_validate(asdict(choice) | self._engine.surroundings())
+
+    def _prove(self) -> ProvedEvent:
+        with self.pulse.busy(None, LOADING, 0):
+            pair = self._current()[1]
+            self.pulse.progress("loaded", 0, 1)
+            self._engine.prove(pair)
+        return ProvedEvent()
+
+    def _current(self) -> "tuple[PairChoice, LoadedPair]":
+        """Return the pair as it is to be found now, in memory."""
+        before = self._choice
+        event = self._choose()
+        choice = self._choice
+        assert choice is not None  # noqa: S101 - for the type checker: just chosen
+        if choice != before:
+            self._send(event)
+        if not choice.found:
+            raise NoPair(choice.reason)
+        self._engine.make_room()
+        return choice, self._load(choice)
 
     def _run(self, op: RunOp) -> ResultEvent:
         deadline = time.monotonic() + op.deadline_s
         steps = int(op.request["n"])
         with self.pulse.busy(op.run_id, LOADING, steps):
-            # A pair found before is kept until the agent asks again: choosing may mean reading whole files.
-            if self._choice is None or not self._choice.found or not self._choice.unchanged():
-                self._choice = self._engine.choose()
-                self._send(_pair_event(self._choice))
-            choice = self._choice
-            if not choice.found:
-                raise NoPair(choice.reason)
-            pair = self._load(choice)
+            choice, pair = self._current()
             self.pulse.progress("loaded", 0, steps)
 
             def should_stop() -> str | None:
@@ -258,11 +139,12 @@ class Worker:
                 deadline=deadline,
             )
         # llama.cpp maps the files: whoever writes into one changes the weights in use, and its digest is another's.
-        if not choice.unchanged():
+        if not choice.intact():
             raise LoadFailed("a model file was changed while it was in use", "try again")
         return ResultEvent(
             run_id=op.run_id,
             measurement=outcome.measurement,
+            energy=outcome.energy,
             output=outcome.output_text,
             output_sha3_256=outcome.output_sha3_256,
         )
@@ -278,11 +160,7 @@ class Worker:
         return self._loaded[1]
 
 
-def _pair_event(choice: "PairChoice") -> PairEvent:
-    return PairEvent.model_validate(asdict(choice))
-
-
-def listen(lines: BinaryIO, worker: Worker, work: "queue.SimpleQueue[PairOp | RunOp]") -> None:
+def listen(lines: BinaryIO, worker: Worker, work: "queue.SimpleQueue[PairOp | ProveOp | RunOp]") -> None:
     """Pass on what the agent sends until it asks to exit or goes away.
 
     A cancel overtakes the queue, as the main thread is busy with the run it is about.
@@ -311,6 +189,15 @@ def options(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--context", type=int, required=True)
     parser.add_argument("--threads", type=int, help="not given: what is fastest")
     parser.add_argument("--calibrations", type=Path)
+    parser.add_argument("--facts", type=Path)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--gpu")
+    parser.add_argument("--foreign", default="mark")
+    parser.add_argument("--pin-draft")
+    parser.add_argument("--pin-target")
+    parser.add_argument("--forbid", action="append", default=[])
+    parser.add_argument("--ollama-url", default="")
+    parser.add_argument("--ollama-unload", action="store_true")
     return parser.parse_args(argv)
 
 
@@ -331,8 +218,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             except BrokenPipeError:
                 os._exit(0)
 
-    worker = Worker(LlamaEngine(arguments), send)
-    work: queue.SimpleQueue[PairOp | RunOp] = queue.SimpleQueue()
+    engine = LlamaEngine(arguments)
+    worker = Worker(engine, send)
+    work: queue.SimpleQueue[PairOp | ProveOp | RunOp] = queue.SimpleQueue()
 
     def listen_then_end() -> None:
         try:
@@ -345,7 +233,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     threading.Thread(target=listen_then_end, daemon=True).start()
     threading.Thread(target=worker.pulse.forever, daemon=True).start()
     while True:
-        worker.handle(work.get())
+        with engine.waiting():
+            op = work.get()
+        worker.handle(op)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             environ["SPECDEC_TOWER_URL"] = arguments.tower_url
         if arguments.token_file is not None:
             environ["SPECDEC_TOWER_TOKEN"] = _token(arguments.token_file)
+        if arguments.tower_ca is not None:
+            environ["SPECDEC_TOWER_CA"] = str(arguments.tower_ca)
+        if arguments.tower_headers is not None:
+            environ["SPECDEC_TOWER_HEADERS"] = _headers(arguments.tower_headers)
         if arguments.tower_public_key is not None:
             environ["SPECDEC_TOWER_PUBLIC_KEY"] = str(arguments.tower_public_key)
         if arguments.signing_key_file is not None:
@@ -45,7 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         keyring = Keyring(settings)
         signer = keyring.signer
         # The workers get texts, not files that may change: all of them must say the same.
-        texts = {"TOWER_PUBLIC_KEY": settings.tower_public_key, "KEYS": settings.keys}
+        texts = {
+            "TOWER_PUBLIC_KEY": settings.tower_public_key,
+            "TOWER_CA": settings.tower_ca,
+            "KEYS": settings.keys,
+        }
         environ |= {f"SPECDEC_{name}": text for name, text in texts.items() if text is not None}
         if isinstance(signer, FileSigner):
             environ["SPECDEC_SIGNING_KEYID"] = signer.keyid
@@ -76,13 +84,22 @@ async def _serve(arguments: argparse.Namespace, environ: dict[str, str], about: 
 
 
 def _token(file: Path) -> str:
-    try:
-        token = file.read_text("utf-8").strip()
-    except (OSError, UnicodeError) as error:
-        raise SettingsError("BAD_SETTINGS", f"--token-file cannot be read ({type(error).__name__})") from None
-    if not token:
+    text = _content("--token-file", file)
+    if not text:
         raise SettingsError("BAD_SETTINGS", "--token-file holds no token")
-    return token
+    # The agent's own file may hold two: the new one is first.
+    return text if text.startswith("{") else text.splitlines()[0].strip()
+
+
+def _headers(text: str) -> str:
+    return _content("--tower-headers", Path(text[1:])) if text.startswith("@") else text
+
+
+def _content(flag: str, file: Path) -> str:
+    try:
+        return file.read_text("utf-8").strip()
+    except (OSError, UnicodeError) as error:
+        raise SettingsError("BAD_SETTINGS", f"{flag} cannot be read ({type(error).__name__})") from None
 
 
 class _Parser(argparse.ArgumentParser):
@@ -97,6 +114,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=port, default=8080, help="port; 0 picks a free one (default 8080)")
     parser.add_argument("--tower-url", help="websocket URL of the agent; overrides SPECDEC_TOWER_URL")
     parser.add_argument("--token-file", type=Path, help="file with the agent's token")
+    parser.add_argument(
+        "--tower-ca", type=Path, help="file of the private authority of the agent's certificate"
+    )
+    parser.add_argument(
+        "--tower-headers", metavar="JSON|@FILE", help="further headers for what stands before the agent"
+    )
     parser.add_argument("--tower-public-key", type=Path, help="file with the key that the tower signs by")
     parser.add_argument(
         "--signing-key-file", type=_named, help="sign receipts by this key; made if not there"

@@ -58,7 +58,7 @@ _ROUTES = [
 def create_handler(settings: EdgeSettings) -> Handler:
     """Build a Lambda handler for these settings."""
     app = APIGatewayHttpResolver(debug=False)
-    tower = Tower(settings.tower_url, token_source(settings))
+    tower = Tower(settings.tower_url, token_source(settings), settings.tower_ca)
     keys = RunKeys(settings.run_secret.get_secret_value().encode()) if settings.run_secret else None
     prober = Prober(tower)
     keyring = Keyring(settings)

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
 from shared import labels
 from shared.models import printable
 from shared.privacy import PIECE, shares_piece
+from shared.schemas import ClockEvent, ComputeMode, EnergyMeasured
 from shared.wire import ErrorCode, ResultFrame
 
 MAX_DETAIL = 200
 # Sentences of an honest tower have twelve characters in common with many a prompt, but not this many.
 SENTENCE_PIECE = 32
 # What honest measurements hold and a prompt may speak of.
-_KNOWN = (labels.LOSSLESS, labels.DIVERGED_TIE, labels.DIVERGED_FAULT, labels.SAMPLED, "llama-cpp-python")
+_KNOWN = (
+    *(labels.LOSSLESS, labels.DIVERGED_TIE, labels.DIVERGED_FAULT, labels.SAMPLED, "llama-cpp-python"),
+    *(labels.ENERGY_SCOPE, *labels.ENERGY_METHODS, *labels.ENERGY_CODES),
+    *(*get_args(ClockEvent), *get_args(ComputeMode)),
+)
 _KNOWN_TEXT = re.compile("|".join(map(re.escape, _KNOWN)))
+# What a graphics card is called; the one part that is free is shorter than a piece of a prompt.
+_PRODUCT = re.compile(
+    r"NVIDIA(?: (?:GeForce|Quadro|Tesla|TITAN|RTX|GTX|PRO)){0,3} [A-Z]{0,3}[0-9]{0,4}[A-Z]{0,2}"
+    r"(?:[ -](?:Ti|SUPER|D|Ada|Blackwell|Generation|Laptop|GPU|Workstation|Server|Edition|Max-Q"
+    r"|PCIe|PCIE|NVL|SXM[0-9]?|HBM[0-9]e?|[0-9]{1,3}GB)){0,6}"
+)
 
 _REASONS = {
     ErrorCode.BUSY: "the tower's queue is full",
@@ -72,10 +83,18 @@ def repeats_prompt(result: ResultFrame, prompt: str) -> bool:
         return False
     measurement, energy = result.measurement, result.energy
     sentences = {*measurement.verdict.reasons, getattr(energy, "reason", None)}
+    products = {name for name in _gpu_names(result) if _PRODUCT.fullmatch(name)}
     return any(
         shares_piece(_KNOWN_TEXT.sub("", text), prompt, SENTENCE_PIECE if text in sentences else PIECE)
         for text in _texts([measurement, energy])
+        if text not in products
     )
+
+
+def _gpu_names(result: ResultFrame) -> Iterator[str]:
+    """Yield what the GPU is called in a result."""
+    gpus = [result.measurement.gpu, result.energy.gpu if isinstance(result.energy, EnergyMeasured) else None]
+    yield from (gpu.name for gpu in gpus if gpu is not None)
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from edge.headers import parse_headers, parse_secret
 from shared.runid import PART_BYTES
-from shared.settings import is_token
 
 MAX_KEYS_TEXT = 100_000
 """Characters of keys: a process's environment takes little more in one variable."""
@@ -20,9 +21,13 @@ class EdgeSettings(BaseModel):
 
     Attributes:
         tower_url: Where the agent listens.
-        tower_token: Bearer token for the agent.
-        tower_token_secret: Name or ARN of the Secrets Manager secret that holds that token; read by a run when
+        tower_token: Bearer token for the agent, or a JSON object of `token` and `headers`.
+        tower_token_secret: Name or ARN of the Secrets Manager secret that holds the same; read by a run when
             there is no token yet, or when the tower refuses the one there is.
+        tower_headers: Further headers for the tower, as a JSON object: what a proxy before it asks for. Those in
+            a secret beside the token outrank them.
+        tower_ca: The certificate authority that the tower's certificate is from, if it is a private one: PEM text
+            (a backslash and an n may stand for a line's end), or a file of it.
         run_secret: Key from which run ids, nonces and salts are derived; the same on all instances.
         k: Draft length when a request names none.
         cost_ratio: Draft step time over target step time, assumed by the modeled numbers.
@@ -43,6 +48,8 @@ class EdgeSettings(BaseModel):
     tower_url: str = "wss://gpu.a-11-oy.com/specdec"
     tower_token: SecretStr | None = None
     tower_token_secret: str | None = Field(default=None, min_length=1)
+    tower_headers: SecretStr | None = None
+    tower_ca: str | None = None
     run_secret: SecretStr | None = None
     k: int = Field(default=4, ge=1, le=16)
     cost_ratio: float = Field(default=0.2, ge=0, le=10, allow_inf_nan=False)
@@ -67,13 +74,19 @@ class EdgeSettings(BaseModel):
 
     @field_validator("tower_token")
     @classmethod
-    def _is_header_text(cls, value: SecretStr | None) -> SecretStr | None:
+    def _is_token(cls, value: SecretStr | None) -> SecretStr | None:
         if value is None:
             return None
-        token = value.get_secret_value().strip()
-        if not is_token(token):
-            raise ValueError("must be visible ASCII without spaces")
-        return SecretStr(token)
+        text = value.get_secret_value().strip()
+        parse_secret(text)
+        return SecretStr(text)
+
+    @field_validator("tower_headers")
+    @classmethod
+    def _are_headers(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            parse_headers(value.get_secret_value())
+        return value
 
     @field_validator("run_secret")
     @classmethod
@@ -82,7 +95,7 @@ class EdgeSettings(BaseModel):
             raise ValueError(f"must be at least {PART_BYTES} bytes long")
         return value
 
-    @field_validator("tower_public_key", "keys")
+    @field_validator("tower_public_key", "keys", "tower_ca")
     @classmethod
     def _is_text_or_file(cls, value: str | None) -> str | None:
         if value is None:
@@ -98,6 +111,16 @@ class EdgeSettings(BaseModel):
                 raise ValueError("must be the text itself or a file that can be read") from None
         if len(value) > MAX_KEYS_TEXT:
             raise ValueError(f"must be at most {MAX_KEYS_TEXT} characters long")
+        return value
+
+    @field_validator("tower_ca")
+    @classmethod
+    def _is_authority(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                ssl.create_default_context(cadata=value)
+            except (ssl.SSLError, ValueError):
+                raise ValueError("must be certificates in PEM") from None
         return value
 
     @model_validator(mode="after")

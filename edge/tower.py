@@ -9,20 +9,23 @@ from __future__ import annotations
 import logging
 import queue
 import socket
+import ssl
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
-from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from edge.credentials import TokenSource
 from edge.deadline import Deadline
+from edge.tls import client_context
 from shared.wire import MAX_FRAME, SUBPROTOCOL, AgentFrame, ClientFrame, WireError, encode, parse_agent_frame
 
 OPEN_TIMEOUT_S = 3.0
@@ -102,10 +105,21 @@ class TowerSession:
 
 @dataclass(frozen=True)
 class Tower:
-    """Where the tower is and how to be let in."""
+    """Where the tower is and how to be let in.
+
+    Attributes:
+        url: Its websocket.
+        token: What it is shown.
+        authority: PEM of the authority whose certificates to trust; None trusts the usual ones.
+    """
 
     url: str
     token: TokenSource
+    authority: str | None = None
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext | None:
+        return client_context(self.authority) if urlsplit(self.url).scheme == "wss" else None
 
     @contextmanager
     def session(self, deadline: Deadline, *, fetch_token: bool = True) -> Iterator[TowerSession]:
@@ -138,6 +152,7 @@ class Tower:
     def _open(self, deadline: Deadline, stack: ExitStack) -> ClientConnection:
         deadline = deadline.sooner(OPEN_TIMEOUT_S)
         token = self.token.current()
+        headers = {**self.token.headers(), **({"Authorization": f"Bearer {token}"} if token else {})}
         sock = _dial(self.url, deadline)
         try:
             connection = stack.enter_context(
@@ -145,7 +160,8 @@ class Tower:
                     self.url,
                     sock=sock,
                     subprotocols=[Subprotocol(SUBPROTOCOL)],
-                    additional_headers={"Authorization": f"Bearer {token}"} if token else None,
+                    additional_headers=headers,
+                    ssl=self._tls,
                     compression=None,
                     proxy=None,
                     open_timeout=deadline.remaining(),
@@ -160,8 +176,16 @@ class Tower:
             raise TowerFault(FaultKind.SILENT, "the tower did not answer the handshake in time") from None
         except InvalidStatus as refusal:
             raise _refused(refusal.response.status_code) from None
-        except (OSError, EOFError, ValueError, WebSocketException):
-            # ValueError: a redirect, which websockets does not follow on a socket that it was handed.
+        except ssl.SSLCertVerificationError:
+            reason = (
+                "the tower's certificate is not from an authority that the edge trusts, or not for its name"
+            )
+            raise TowerFault(FaultKind.UNREACHABLE, reason) from None
+        except (ValueError, InvalidURI):
+            # A redirect: websockets follows none on a socket that it was handed, and none to what is no websocket.
+            reason = "what stands before the tower redirected the edge, as one does that wants a login"
+            raise TowerFault(FaultKind.UNREACHABLE, reason) from None
+        except (OSError, EOFError, WebSocketException):
             raise TowerFault(FaultKind.UNREACHABLE, "the tower did not complete the handshake") from None
         if connection.subprotocol != SUBPROTOCOL:
             raise TowerFault(FaultKind.GARBLED, f"the tower does not speak {SUBPROTOCOL}")
@@ -173,8 +197,10 @@ def _closed() -> TowerFault:
 
 
 def _refused(status: int) -> TowerFault:
-    if status in (401, 403):
+    if status == 401:
         return TowerFault(FaultKind.REFUSED, "the tower refused the edge's token")
+    if status == 403:
+        return TowerFault(FaultKind.REFUSED, "what stands before the tower refused the edge")
     if status == 503:
         return TowerFault(FaultKind.BUSY, "the tower takes no more connections now")
     return TowerFault(FaultKind.UNREACHABLE, f"the tower answered HTTP {status} instead of a websocket")

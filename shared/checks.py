@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from shared import labels
 from shared.canonical import CanonicalError, canonical_bytes, sha3_256_hex
+from shared.checks_energy import check_energy, check_gpu
 from shared.checks_modeled import check_derived, check_steps
 from shared.closeness import close, close_or_rounded
 from shared.estimators import (
@@ -64,7 +65,8 @@ def check_result(result: ResultFrame, *, run_id: str, nonce: str, bound_request:
             findings.append("output was not asked for")
         if "\ufffd" not in result.output and not _names(result.output_sha3_256, result.output):
             findings.append("output is not the text that output_sha3_256 names")
-    return findings + [f"measurement.{finding}" for finding in check_measurement(measurement)]
+    findings += [f"measurement.{finding}" for finding in check_measurement(measurement)]
+    return findings + [f"energy.{finding}" for finding in check_energy(result.energy, measurement)]
 
 
 def check_measurement(measurement: Measurement) -> list[str]:
@@ -77,7 +79,7 @@ def check_measurement(measurement: Measurement) -> list[str]:
     if not findings:  # rates of wrong counts would only repeat the finding
         findings = check_steps(measurement) or (_steps(measurement) if measurement.mode == "linear" else [])
         findings += _rates(measurement)
-    for part in (_context, _speedup, _timing, check_derived, _quality, _verdict):
+    for part in (_context, _speedup, _timing, check_derived, _quality, _verdict, check_gpu):
         findings += part(measurement)
     return findings
 

@@ -15,7 +15,16 @@ from typing import Any
 
 from shared import cli_sweep, labels
 from shared.canonical import CanonicalError, strict_loads
-from shared.cli_parts import MAX_FILE, InputError, add_run_fields, read, run_fields, save_receipt
+from shared.cli_parts import (
+    MAX_FILE,
+    InputError,
+    add_run_fields,
+    energy_rows,
+    number,
+    read,
+    run_fields,
+    save_receipt,
+)
 from shared.client import Specdec
 from shared.errors import SpecdecError
 from shared.keys import BadKey, load_keys
@@ -194,7 +203,7 @@ def _measured_rows(payload: dict[str, Any]) -> list[tuple[str, Any]]:
         low, high = interval
         rows.append(("accepted rate", f"{rate} ({labels.MEASURED}, 95 % interval {low:.4f} to {high:.4f})"))
     rows.append(("tokens per step", f"{payload['mean_accepted_len']} ({labels.MEASURED})"))
-    rows.append(("speedup, modeled", _number(payload["speedup_modeled"], labels.MODELED)))
+    rows.append(("speedup, modeled", number(payload["speedup_modeled"], labels.MODELED)))
     rows += _predicted_rows(m)
     if isinstance(speedup, dict):
         low, high = speedup["ci95"]
@@ -202,12 +211,7 @@ def _measured_rows(payload: dict[str, Any]) -> list[tuple[str, Any]]:
         rows.append(("speedup, measured", f"{speedup['median']:.4f} ({detail})"))
     else:
         rows.append(("speedup, measured", labels.UNAVAILABLE))
-    if energy["label"] == labels.MEASURED:
-        joules = energy["joules_per_token"]
-        for way in ("speculative", "target_only"):
-            rows.append((f"J/token, {way}", _number(joules.get(way), labels.MEASURED)))
-    else:
-        rows.append(("energy", f"{labels.UNAVAILABLE} ({energy.get('reason') or energy['code']})"))
+    rows += energy_rows(energy)
     rows.append(("output unchanged", payload["quality_delta"]["label"]))
     rows.append(("verdict", "valid" if verdict["valid"] else "not valid: " + ", ".join(verdict["reasons"])))
     tower = payload.get("tower")
@@ -246,7 +250,7 @@ def _modeled_rows(receipt: dict[str, Any]) -> list[tuple[str, Any]]:
     tokens = block.get("expected_tokens_per_step_at_alpha", {})
     rows = [("curve", f"k={block['k']}, cost_ratio={block.get('cost_ratio')}, v={block.get('verify_cost')}")]
     for alpha, speedup in block["expected_speedup_at_alpha"].items():
-        count = _number(tokens.get(alpha), labels.MODELED)
+        count = number(tokens.get(alpha), labels.MODELED)
         rows.append((f"at alpha {alpha}", f"speedup {speedup} ({labels.MODELED}), tokens per step {count}"))
     return rows
 
@@ -256,10 +260,6 @@ def _receipt_rows(receipt: dict[str, Any]) -> list[tuple[str, Any]]:
         "signed, not checked here: specdec verify --key" if receipt["signature"]["signed"] else "unsigned"
     )
     return [("receipt", f"sha3-256 {receipt['payload_sha3_256']} (verified)"), ("signature", signed)]
-
-
-def _number(value: Any, label: str) -> str:
-    return labels.UNAVAILABLE if value is None else f"{value} ({label})"
 
 
 def _rows(*rows: tuple[str, Any]) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from shared import labels
 from shared.errors import SpecdecError
 from shared.models import one_line
 from shared.sweep import AUTO
@@ -84,3 +85,32 @@ def save_receipt(receipt: dict[str, Any], path: Path) -> None:
     """
     shareable = {name: value for name, value in receipt.items() if name not in ("prompt_salt", "output")}
     path.write_text(json.dumps(shareable, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def number(value: Any, label: str) -> str:
+    """A number with its label, or that there is none."""
+    return labels.UNAVAILABLE if value is None else f"{value} ({label})"
+
+
+def energy_rows(energy: dict[str, Any]) -> list[tuple[str, Any]]:
+    """What a run's energy says, one row each: joules with their label, what metered them, what is beside them."""
+    if energy["label"] != labels.MEASURED:
+        return [("energy", f"{labels.UNAVAILABLE} ({energy.get('reason') or energy['code']})")]
+    sampled = energy.get("method") == "sampled_power"
+    label = f"{labels.MEASURED}, by sampled power" if sampled else labels.MEASURED
+    rows: list[tuple[str, Any]] = []
+    for way in ("speculative", "target_only"):
+        joules = energy["joules_per_token"].get(way)
+        rows.append((f"J/token, {way}", number(None if joules is None else round(joules, 4), label)))
+    if (ratio := energy.get("ratio")) is not None:
+        interval = "too few for an interval"
+        if ratio["ci95"] is not None:
+            low, high = ratio["ci95"]
+            interval = f"95 % interval {low:.4f} to {high:.4f}"
+        detail = f"{label}, {interval}, {ratio['pairs']} pairs; above 1 the draft saves energy"
+        rows.append(("energy ratio", f"{ratio['median']:.4f} ({detail})"))
+    if (gpu := energy.get("gpu")) is not None:
+        rows.append(("energy of", f"{gpu['name']}: {energy.get('scope') or labels.ENERGY_SCOPE}"))
+    if energy.get("idle_watts") is not None:
+        rows.append(("idle power, W", f"{energy['idle_watts']:.1f} ({labels.MEASURED}, not subtracted)"))
+    return rows

@@ -33,6 +33,36 @@ SAMPLED: Final = "UNAVAILABLE (sampled; distribution-lossless by construction)"
 REPEATS_DIFFER: Final = "repeats of the speculative decoding did not give the same tokens"
 OUTPUT_DIFFERS: Final = "the output differs from the target's own"
 
+# Reasons of a verdict on what happened to the GPU meanwhile.
+GPU_THROTTLED: Final = "the GPU slowed itself down against heat or for want of power"
+GPU_SHARED: Final = "another program computed on the GPU"
+GPU_UNWATCHED: Final = "the GPU stopped answering while it was watched"
+
+# What holds a GPU's clocks down. The power cap, which is in force on any GPU at full load, is no throttling.
+POWER_CAP: Final = "power_cap"
+THROTTLES: Final = frozenset({"hw_slowdown", "sw_thermal", "hw_thermal", "power_brake"})
+
+ENERGY_SCOPE: Final = "the GPU's board only, not the whole machine"
+ENERGY_METHODS: Final = ("total_energy_counter", "sampled_power")
+# Why an energy is UNAVAILABLE.
+ENERGY_CODES: Final = (
+    "ON_CPU",
+    "NO_LIBRARY",
+    "NO_PERMISSION",
+    "NOT_SUPPORTED",
+    "NO_GPU",
+    "GPU_LOST",
+    "GPU_CHANGED",
+    "COUNTER_STUCK",
+    "COUNTER_WENT_BACK",
+    "OVER_POWER_LIMIT",
+    "FOREIGN_PROCESS",
+    "TOO_SHORT",
+    "NOT_REPEATABLE",
+    "NVML_ERROR",
+    "PER_RUN",  # not before a run has been made
+)
+
 # Whether the tower's own signature over its result was checked; FAILED never stands beside a measurement.
 UNPINNED: Final = "UNPINNED"
 VERIFIED: Final = "VERIFIED"

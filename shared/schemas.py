@@ -37,6 +37,8 @@ Rate = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, lt=1e12)]
 Cost = Annotated[float, Field(ge=0, lt=1e6)]
 Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
+Bytes = Annotated[int, Field(ge=0, le=2**53 - 1)]
+Nanoseconds = Bytes
 Hex64 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(one_line)]
 Line = Annotated[str, AfterValidator(one_line)]  # free text from the tower: one printable line, cut at 500
@@ -282,6 +284,75 @@ class MeasuredModel(Described):
     sha256: Hex64 | None
 
 
+ClockEvent = Literal[
+    "idle",
+    "application_clocks",
+    "power_cap",
+    "hw_slowdown",
+    "sync_boost",
+    "sw_thermal",
+    "hw_thermal",
+    "power_brake",
+    "display_clock",
+    "board_limit",
+    "reliability",
+    "other",
+]
+ComputeMode = Literal["default", "exclusive_thread", "prohibited", "exclusive_process"]
+ClockEvents = Annotated[list[ClockEvent], Field(max_length=12)]
+Mhz = Annotated[int, Field(ge=0, le=100_000)]
+Uuid = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,80}$")]
+
+
+class GpuReadings(Trimmed):
+    """What a GPU was doing at one moment; null where it did not say."""
+
+    sm_clock_mhz: Mhz | None = None
+    memory_clock_mhz: Mhz | None = None
+    p_state: Annotated[int, Field(ge=0, le=15)] | None = None
+    temperature_c: Annotated[int, Field(ge=0, le=1000)] | None = None
+    power_watts: Positive | None = None
+    power_limit_watts: Positive | None = None
+    memory_used: Bytes | None = None
+    memory_free: Bytes | None = None
+    events: ClockEvents | None = None
+    compute_processes: Count | None = None
+    graphics_processes: Count | None = None
+
+
+class GpuWatched(Trimmed):
+    """The GPU that decoded, before and after, and what was seen of it meanwhile; null where it did not say.
+
+    `events` are all that were seen to hold its clocks down, the two violations the time for which power and heat did.
+    `foreign_processes` counts programs of others that computed on it; `trouble` is why the watch ended early.
+    """
+
+    uuid: Uuid
+    name: Name
+    index: Count | None = None
+    driver: Name | None = None
+    nvml: Name | None = None
+    vbios: Name | None = None
+    architecture: Name | None = None
+    memory_total: Bytes | None = None
+    pcie_generation: Count | None = None
+    pcie_width: Count | None = None
+    persistence: bool | None = None
+    compute_mode: ComputeMode | None = None
+    ecc: bool | None = None
+    mig: bool | None = None
+    power_limit_default_watts: Positive | None = None
+    before: GpuReadings | None = None
+    after: GpuReadings | None = None
+    events: ClockEvents | None = None
+    violation_power_ns: Nanoseconds | None = None
+    violation_thermal_ns: Nanoseconds | None = None
+    own_process_seen: bool | None = None
+    foreign_processes: Count | None = None
+    samples: Count | None = None
+    trouble: Name | None = None
+
+
 class Measurement(Trimmed):
     """What the agent measured in one run; units and definitions as in the README's table."""
 
@@ -323,6 +394,7 @@ class Measurement(Trimmed):
     context: Count | None = None
     blocks: Count | None = None
     timing: Timing | None = None
+    gpu: GpuWatched | None = None
 
 
 class JoulesPerToken(Trimmed):
@@ -332,11 +404,55 @@ class JoulesPerToken(Trimmed):
     target_only: Positive | None
 
 
+class EnergyWindow(Trimmed):
+    """Whole blocks of one way of decoding, repeated: how long, how much energy, and the tokens emitted."""
+
+    mode: Literal["speculative", "target_only"]
+    seconds: Positive
+    joules: Positive
+    tokens: Annotated[int, Field(ge=1, le=10**9)]
+
+
+class EnergyRatio(Trimmed):
+    """Joules per token of the target alone / with the draft, over pairs of windows; null with too few for an interval.
+
+    Above 1 the draft saves energy.
+    """
+
+    median: Positive
+    ci95: Interval | None
+    pairs: Annotated[int, Field(ge=1, le=10**6)]
+
+
+class EnergyGpu(Trimmed):
+    """Whose meter it was."""
+
+    uuid: Uuid
+    name: Name
+    driver: Name | None = None
+
+
 class EnergyMeasured(Described):
-    """Read from a meter."""
+    """Read from a meter, over windows of time in which nothing but decoding went on.
+
+    `refresh_s` is how often the meter says something new, `edge_error` the share by which a window's joules may be
+    wrong for that. `averaged` says whether sampled power was the mean of a second. `idle_watts` is what the GPU took
+    while idle before the run: not subtracted.
+    """
 
     label: Literal["MEASURED"]
     joules_per_token: JoulesPerToken
+    method: Literal["total_energy_counter", "sampled_power"] | None = None
+    ratio: EnergyRatio | None = None
+    windows: Annotated[list[EnergyWindow], Field(max_length=64)] | None = None
+    refresh_s: Positive | None = None
+    edge_error: Rate | None = None
+    averaged: bool | None = None
+    power_limit_watts: Positive | None = None
+    idle_watts: Positive | None = None
+    idle_seconds: Positive | None = None
+    gpu: EnergyGpu | None = None
+    scope: Line | None = None
 
 
 class EnergyUnavailable(Described):

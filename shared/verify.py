@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from shared import labels
 from shared.canonical import CanonicalError, canonical_bytes, sha3_256_hex
 from shared.checks import check_measurement
+from shared.checks_energy import check_energy
 from shared.closeness import same_json
 from shared.curve import CurveError, accounting_modeled, expected_speedup
 from shared.dsse import DsseError, strict_base64
@@ -22,7 +23,7 @@ from shared.models import Trimmed, explain
 from shared.receipts import DIGEST_ALG, DIGEST_CANONICALIZATION
 from shared.report import Check, Report
 from shared.runid import RunIdError, digest_text, split
-from shared.schemas import Energy, Measurement
+from shared.schemas import Energy, EnergyMeasured, Measurement
 from shared.verify_signature import Pins, check_origin
 
 _ENERGY: Final[TypeAdapter[Any]] = TypeAdapter(Energy, config=ConfigDict(defer_build=True))
@@ -191,6 +192,22 @@ def _measured(payload: dict[str, Any]) -> Iterator[Check]:
         yield Check("summary", "failed", f"{', '.join(wrong)}: not what the measurement says")
     else:
         yield Check("summary", "ok", "the top-level numbers are the measurement's")
+    yield from _energy(payload, measurement)
+
+
+def _energy(payload: dict[str, Any], measurement: Measurement) -> Iterator[Check]:
+    """Check an energy that is said to be measured; about any other there is nothing to check."""
+    try:
+        energy = _ENERGY.validate_python(payload.get("energy"))
+    except ValidationError:
+        return  # the summary has said so
+    findings = check_energy(energy, measurement)
+    if findings:
+        yield Check("energy", "failed", "energy." + "; energy.".join(findings))
+    elif isinstance(energy, EnergyMeasured) and energy.windows is None:
+        yield Check("energy", "warning", "no windows are given from which its joules could be recomputed")
+    elif isinstance(energy, EnergyMeasured):
+        yield Check("energy", "ok", "joules per token follow from the windows that were metered")
 
 
 def _summary(payload: dict[str, Any], measurement: Measurement) -> list[str]:

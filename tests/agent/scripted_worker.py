@@ -68,6 +68,16 @@ def pair(mode: str) -> None:
         )
 
 
+def prove(mode: str) -> None:
+    """Decode one step, or not."""
+    if mode == "slow":
+        wake.get()
+    if mode == "fail":
+        send("failed", run_id=None, code="OUT_OF_MEMORY", detail="it does not fit")
+    else:
+        send("proved")
+
+
 def run(op: dict[str, Any]) -> None:
     """Do with a run what the first word of its prompt says."""
     run_id, prompt = op["run_id"], op["request"]["prompt"]
@@ -113,13 +123,14 @@ def run(op: dict[str, Any]) -> None:
             for text in (prompt, "all is well", "x" * (3 * 1024 * 1024), "still well"):
                 print(text, file=sys.stderr, flush=True)
         case "nonsense":
-            send("result", run_id=run_id, measurement={}, output="", output_sha3_256="0" * 64)
+            send("result", run_id=run_id, measurement={}, energy={}, output="", output_sha3_256="0" * 64)
             return
     result = json.loads(GOLDEN.read_text())["agent"][3]
     send(
         "result",
         run_id=run_id,
         measurement=result["measurement"],
+        energy=result["energy"],
         output="\0" * 300_000 if word == "long" else OUTPUT,
         output_sha3_256=OUTPUT_SHA3_256,
     )
@@ -134,6 +145,8 @@ def main() -> None:
         op = work.get()
         if op["op"] == "pair":
             pair(mode)
+        elif op["op"] == "prove":
+            prove(sys.argv[sys.argv.index("--prove") + 1] if "--prove" in sys.argv else "")
         else:
             run(op)
 

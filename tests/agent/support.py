@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -17,10 +18,13 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from agent.capability import CapabilityWatch
+from agent.http_endpoints import Endpoints
+from agent.metrics import Metrics
 from agent.runs import RunManager
-from agent.server import AgentServer
+from agent.server import AgentServer, Traffic
 from agent.store import Store
 from agent.supervisor import Supervisor
+from agent.tokens import TokenStore
 from shared.runid import RunKeys, prompt_commitment
 from shared.schemas import RunRequest
 from shared.wire import (
@@ -143,7 +147,7 @@ class Agent:
 
 @asynccontextmanager
 async def agent_here(
-    state: Path, *, pair: str = "found", max_connections: int = 8, ttl_s: float = 10.0, **limits: Any
+    state: Path, *, pair: str = "found", max_connections: int = 8, again_s: float = 300.0, **limits: Any
 ) -> AsyncIterator[Agent]:
     """Run an agent with a scripted worker in this process."""
     store = Store(state)
@@ -151,17 +155,23 @@ async def agent_here(
         [sys.executable, str(SCRIPTED), "--pair", pair], hang_s=PATIENCE, cancel_grace_s=PATIENCE
     )
     runs = RunManager(store, supervisor, **limits)
-    capability = CapabilityWatch(supervisor, runs, ttl_s=ttl_s)
+    capability = CapabilityWatch(supervisor, runs, look_s=0.02 * SCALE, again_s=again_s)
+    tokens, traffic = TokenStore([], TOKEN), Traffic()
+    metrics = Metrics(runs, supervisor, traffic)
+    runs.on_end = metrics.observe
     agent = AgentServer(
         runs,
         capability,
-        token=TOKEN,
+        tokens=tokens,
+        traffic=traffic,
+        endpoints=Endpoints(capability, supervisor, metrics, tokens),
         max_connections=max_connections,
         tick_s=0.02 * SCALE,
         keepalive_s=0.1 * SCALE,
     )
     server = await agent.listen("127.0.0.1", 0)
     runs.start()
+    capability.start()
     try:
         port = server.sockets[0].getsockname()[1]
         yield Agent(f"ws://127.0.0.1:{port}/specdec", runs, supervisor, store)
@@ -183,12 +193,21 @@ class AgentProcess:
         self.log = log
         assert process.stdout is not None
         self.ready = process.stdout.readline()
-        assert self.ready.startswith("agent listening on ws://"), log.read_text()
+        assert self.ready.startswith(("agent listening on ws://", "agent listening on wss://")), (
+            log.read_text()
+        )
         self.url = self.ready.split()[-1]
 
     def entries(self) -> list[dict[str, Any]]:
         """Return its log so far."""
         return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+    def until_logged(self, message: str) -> None:
+        """Wait until it has logged something."""
+        until = time.monotonic() + PATIENCE
+        while not any(entry["message"] == message for entry in self.entries()):
+            assert time.monotonic() < until, self.log.read_text()
+            time.sleep(0.01)
 
     def worker_pid(self) -> int:
         """Return the process id of the worker started last."""

@@ -26,6 +26,7 @@ from agent.calibration import (
     CalibrationStore,
     calibrate,
 )
+from agent.device import Device
 from agent.loaded import LoadedPair
 from agent.pairs import ModelFile
 from agent.sampling import Greedy, Logits, Rule, Sampled
@@ -248,15 +249,16 @@ def test_disturbance_in_most_rounds_is_seen(clock: Clock) -> None:
     ("speed", "count"),
     [
         (1e-6, MOST_ROUNDS),
-        (2.0, 10),
-        (4.0, ROUNDS),
+        (0.5, 40),
+        (2.0, ROUNDS),
         (8.0, ROUNDS),
-        (16.0, FEWEST_ROUNDS),
+        (16.0, 6),
+        (32.0, FEWEST_ROUNDS),
         (1e3, FEWEST_ROUNDS),
     ],
 )
 def test_rounds_go_on_while_there_is_time(clock: Clock, speed: float, count: int) -> None:
-    """Quick models get the most rounds, others enough, slow ones as many as fit into ten seconds, at least four."""
+    """Quick models get the most rounds, others enough, slow ones as many as fit into sixteen seconds, at least four."""
     clock.slowness = lambda number: speed
     found = measured(clock)
     assert found is not None and found.rounds == count
@@ -489,7 +491,7 @@ def pair(draft: str = "d", target: str = "t", capacity: int = 512, **fields: Any
     """Returns a pair of tables with these digests."""
     files = [ModelFile(name, Path(name), digest * 64) for name, digest in (("d", draft), ("t", target))]
     models = [TableModel(random_table(4, 1), capacity) for _ in range(2)]
-    weights = SimpleNamespace(gpu_layers=fields.pop("gpu_layers", 0))
+    weights = SimpleNamespace(offloaded=fields.pop("offloaded", None))
     given: dict[str, Any] = {"threads": 2, **fields}
     return LoadedPair(files[0], files[1], weights, weights, *models, **given)  # type: ignore[arg-type]
 
@@ -510,7 +512,9 @@ def test_keys_differ_by_all_that_costs_depend_on(monkeypatch: pytest.MonkeyPatch
         key(pair(capacity=1024)),
         key(pair(threads=1)),
         key(pair(draft_threads=1)),
-        key(pair(gpu_layers=-1)),
+        key(pair(offloaded=(33, 33))),
+        key(pair(device=Device("gpu", "", "GPU-1"))),
+        key(pair(device=Device("gpu", "", "GPU-2"))),
         key(pair(), context=128),
         key(pair(), context=300),
         key(pair(), temperature=0.5),

@@ -1,19 +1,25 @@
-"""Tests of agent.capability: how long a pair that could not be loaded is held unfit; the rest is in test_server."""
+"""Tests of agent.capability: when a pair is looked for, how long one is held unfit, and what readiness rests on."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from agent.capability import CapabilityWatch
+from agent.capability import LATELY_S, CapabilityWatch
 from agent.errors import AgentError, LoadFailed, OutOfMemory, WorkerDied
 from agent.pairs import ModelFile
 from agent.pipe import PairEvent
 from agent.runs import RunManager
 from agent.store import Store
 from agent.supervisor import Supervisor
+from tests.agent.support import PATIENCE, SCRIPTED
 
 FILE = ModelFile("model", Path("/models/model"), None, (2, 3))
 PAIR = PairEvent(found=True, reason="one vocabulary", draft=FILE, target=FILE)
@@ -35,7 +41,7 @@ class Heard:
                 self.supervisor.on_pair(event)
             else:
                 self.supervisor.on_load(event)
-        told = (await self.watch.frame()).same_family_pair
+        told = (await self.watch.frame(0)).same_family_pair
         return told.found, told.reason
 
 
@@ -44,7 +50,7 @@ async def heard(state: Path, *, retry_s: float = 300.0) -> AsyncIterator[Heard]:
     """Watch a supervisor that does nothing."""
     supervisor = Supervisor(["/does/not/exist"], hang_s=1, cancel_grace_s=1)
     with closing(Store(state)) as store:
-        watch = CapabilityWatch(supervisor, RunManager(store, supervisor), ttl_s=1e6, retry_s=retry_s)
+        watch = CapabilityWatch(supervisor, RunManager(store, supervisor), retry_s=retry_s)
         yield Heard(supervisor, watch)
 
 
@@ -80,3 +86,136 @@ async def test_unfit_for_a_while(tmp_path: Path, error: AgentError, found: bool)
     """Memory may be free again later, so only a failure that is the files' own is held against them for good."""
     async with heard(tmp_path, retry_s=0) as it:
         assert (await it.pair(PAIR, error, PAIR))[0] is found
+
+
+# Watching: a real scout process, a store that is a value, and a stand-in for the process that decodes.
+
+
+@dataclass
+class Watching:
+    """A watch that looks, with what it looks at."""
+
+    watch: CapabilityWatch
+    supervisor: Supervisor
+    scout: Supervisor
+    pictures: list[object]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something to be so."""
+        async with asyncio.timeout(PATIENCE):
+            while not condition():
+                await asyncio.sleep(0.01)
+
+    async def found(self) -> bool:
+        """Tell whether a pair is told of now."""
+        return (await self.watch.frame(PATIENCE)).same_family_pair.found
+
+
+@asynccontextmanager
+async def watching(state: Path, *worker: str, again_s: float = 1e6) -> AsyncIterator[Watching]:
+    """Watch with a scripted scout and a scripted decoder."""
+    command = [sys.executable, str(SCRIPTED), *worker]
+    supervisor, scout = (Supervisor(command, hang_s=PATIENCE, cancel_grace_s=PATIENCE) for _ in range(2))
+    pictures: list[object] = ["first"]
+    with closing(Store(state)) as store:
+        runs = RunManager(store, supervisor)
+        watch = CapabilityWatch(
+            supervisor, runs, scout=scout, picture=lambda: pictures[-1], look_s=0.01, again_s=again_s
+        )
+        watch.start()
+        try:
+            yield Watching(watch, supervisor, scout, pictures)
+        finally:
+            await watch.close()
+            await supervisor.close()
+
+
+async def test_looks_when_something_changed(tmp_path: Path) -> None:
+    """A pair is looked for at the start and whenever the picture changes, each time by a process that ends then."""
+    async with watching(tmp_path) as it:
+        assert await it.found()
+        await it.until(lambda: it.scout.worker_pid is None)
+        assert (it.scout.starts, it.supervisor.starts) == (1, 0)
+        it.pictures.append("second")
+        await it.until(lambda: it.scout.starts == 2)
+        await it.until(lambda: it.scout.worker_pid is None)
+        assert it.scout.deaths == Counter()
+
+
+async def test_looks_again_in_time(tmp_path: Path) -> None:
+    """A pair is looked for again after a while even if the picture is the same."""
+    async with watching(tmp_path, again_s=0) as it:
+        await it.until(lambda: it.scout.starts >= 3)
+
+
+async def test_change_is_seen_during_a_run(tmp_path: Path) -> None:
+    """A change is noticed while a run is decoded, and leaves the run alone; looking just in case waits."""
+    async with watching(tmp_path, again_s=0) as it:
+        assert await it.found()
+        request = {"prompt": "wait"}
+        begun = asyncio.Event()
+        run = asyncio.create_task(
+            it.supervisor.run("r", request, deadline=float("inf"), on_progress=lambda _: begun.set())
+        )
+        await begun.wait()
+        await it.until(lambda: it.scout.worker_pid is None)
+        await asyncio.sleep(0)  # a look that was under way ends here
+        before = it.scout.starts
+        it.pictures.append("second")
+        await it.until(lambda: it.scout.starts > before and it.scout.worker_pid is None)
+        assert it.supervisor.worker_pid is not None
+        os.kill(it.supervisor.worker_pid, signal.SIGUSR1)
+        assert (await run).run_id == "r"
+
+
+async def test_failed_look_is_made_again(tmp_path: Path) -> None:
+    """A scout that dies is told of, and replaced at the next look."""
+    async with watching(tmp_path, "--pair", "die") as it:
+        frame = await it.watch.frame(PATIENCE)
+        assert frame.same_family_pair.reason == (
+            "looking for a pair failed: the decode worker exited with status 3"
+        )
+        assert frame.energy.label == "UNAVAILABLE" and frame.models == []
+        await it.until(lambda: it.scout.starts >= 3)
+        assert it.scout.deaths["WORKER_DIED"] >= 2
+
+
+async def test_picture_that_cannot_be_taken(tmp_path: Path) -> None:
+    """A store that cannot even be looked at does not end the watch."""
+    async with watching(tmp_path) as it:
+        assert await it.found()
+        kept, it.pictures[:] = list(it.pictures), []  # an empty list has no last picture
+        await it.until(lambda: it.scout.starts >= 2)
+        it.pictures[:] = kept
+        await it.until(lambda: it.scout.starts >= 3)
+        assert await it.found()
+
+
+async def test_ready(tmp_path: Path) -> None:
+    """Readiness is shown by decoding a step, once, and then for an hour by having done so."""
+    async with watching(tmp_path) as it:
+        assert it.watch.ready() == (False, "the agent is still looking for a pair")
+        assert await it.found()
+        assert it.watch.ready(prove=False) == (False, "the pair has not decoded lately")
+        await asyncio.sleep(0)
+        assert it.supervisor.starts == 0
+        assert it.watch.ready() == (False, "the pair is being tried")
+        await it.until(lambda: it.watch.ready()[0])
+        assert it.watch.ready() == (True, "the pair has decoded lately")
+        assert it.supervisor.starts == 1
+        assert it.supervisor.last_decode_at is not None
+        it.supervisor.last_decode_at -= LATELY_S + 1
+        assert it.watch.ready() == (False, "the pair is being tried")
+        await it.until(lambda: it.watch.ready()[0])
+
+
+async def test_not_ready(tmp_path: Path) -> None:
+    """A pair that does not decode is not ready, and says why."""
+    async with watching(tmp_path, "--prove", "fail") as it:
+        assert await it.found()
+        assert not it.watch.ready()[0]
+        await it.until(lambda: it.watch.ready()[1] == "the pair does not decode: it does not fit")
+        assert not it.watch.ready()[0]
+    async with watching(tmp_path, "--pair", "none") as it:
+        assert not await it.found()
+        assert it.watch.ready() == (False, "no two models of one family")

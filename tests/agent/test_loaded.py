@@ -12,11 +12,15 @@ import llama_cpp
 import pytest
 
 from agent import loaded
+from agent.device import Device
 from agent.errors import LoadFailed, NoPair, OutOfMemory
 from agent.llama import Weights
-from agent.loaded import LoadedPair, best_threads, load_pair
+from agent.loaded import CPU, LoadedPair, best_threads, load_pair
 from agent.pairs import EMBEDDED, ModelFile, PairChoice, choose_pair
+from agent.preflight import RESERVE, Need
 from shared.schemas import Engine
+
+GPU = Device("gpu", "it is there", "GPU-1")
 
 
 @pytest.mark.parametrize(
@@ -129,10 +133,13 @@ class Opened:
 class FakeWeights(Opened):
     """Stands for weights."""
 
+    reached: tuple[int, int] | None = (33, 33)
+
     def __init__(self, path: Path, name: str, *, gpu_layers: int = 0) -> None:
         """Opens."""
         super().__init__(name)
         self.trained_context, self.gpu_layers = self.trained[name], gpu_layers
+        self.name, self.offloaded = name, self.reached if gpu_layers else None
 
 
 class FakeContext(Opened):
@@ -165,12 +172,14 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PairChoice:
         return {count: rates[model.what.split()[-1]][count] for count in candidates}
 
     monkeypatch.setattr(loaded, "best_threads", tried)
+    monkeypatch.setattr(loaded, "needed", lambda path, name, *, capacity, gpu_layers: NEEDS[name])
     draft, target = (ModelFile(name, tmp_path / name) for name in ("small", "large"))
     for file in (draft, target):
         file.path.write_text(file.name)
     return PairChoice(True, "one vocabulary", draft, target)
 
 
+NEEDS = {"large": Need(800 * 2**20, 0, 0), "small": Need(100 * 2**20, 24 * 2**20, 0)}
 ALL = ["large", "small", "context of large", "context of small"]
 
 
@@ -203,14 +212,51 @@ def test_threads_that_are_given_are_not_tried(opened: PairChoice) -> None:
     assert pair.engine()["threads_tried"] == ""
 
 
-def test_threads_are_not_tried_where_layers_are_offloaded(
-    opened: PairChoice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With all layers on another device one thread does, and nothing is tried."""
-    monkeypatch.setattr(llama_cpp, "llama_supports_gpu_offload", lambda: True)
-    pair = load_pair(opened, n_ctx=512, threads=None)
+def test_threads_are_not_tried_where_layers_are_offloaded(opened: PairChoice) -> None:
+    """On a GPU one thread does, nothing is tried, and the receipt tells what decodes, why, and how many layers."""
+    pair = load_pair(opened, n_ctx=512, threads=None, device=GPU)
     assert Opened.log == [f"open {what}" for what in ALL]
     assert (pair.threads, pair.target_weights.gpu_layers, pair.draft_weights.gpu_layers) == (1, -1, -1)
+    engine = pair.engine()
+    assert (engine["device"], engine["device_reason"]) == ("gpu", "it is there")
+    assert (engine["gpu_layers"], engine["draft_gpu_layers"]) == (33, 33)
+
+
+def test_the_processor_is_said_to_be_one(opened: PairChoice) -> None:
+    """On the processor the receipt says so with the reason, and no layer is on a GPU."""
+    engine = load_pair(opened, n_ctx=512, threads=1).engine()
+    assert (engine["device"], engine["device_reason"]) == ("cpu", "nothing else was chosen")
+    assert (engine["gpu_layers"], engine["draft_gpu_layers"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("reached", "said"),
+    [
+        ((20, 33), "only 20 of 33 layers of large are on the GPU; free GPU memory or choose smaller models"),
+        ((0, 33), "only 0 of 33 layers of large are on the GPU; free GPU memory or choose smaller models"),
+        (None, "llama.cpp does not say whether large is on the GPU; look at the agent's log"),
+    ],
+)
+def test_nothing_falls_back_to_the_processor(
+    opened: PairChoice, monkeypatch: pytest.MonkeyPatch, reached: tuple[int, int] | None, said: str
+) -> None:
+    """A pair meant for the GPU of which a layer is elsewhere, or of which nobody knows, is let go again."""
+    monkeypatch.setattr(FakeWeights, "reached", reached)
+    with pytest.raises(LoadFailed) as failure:
+        load_pair(opened, n_ctx=512, threads=None, device=GPU)
+    assert str(failure.value) == said
+    assert Opened.log == ["open large", "open small", "close small", "close large"]
+
+
+@pytest.mark.parametrize(("device", "where"), [(GPU, "GPU memory"), (CPU, "memory")])
+def test_a_pair_that_does_not_fit_is_not_opened(opened: PairChoice, device: Device, where: str) -> None:
+    """What a pair needs is compared with what is free before a byte of it is loaded."""
+    needs = 924 * 2**20 + RESERVE
+    load_pair(opened, n_ctx=512, threads=1, device=device, free=lambda: needs).close()
+    Opened.log.clear()
+    with pytest.raises(OutOfMemory, match=f"needs 1,436 MiB of {where}"):
+        load_pair(opened, n_ctx=512, threads=1, device=device, free=lambda: needs - 1)
+    assert Opened.log == []
 
 
 @pytest.mark.parametrize(("n_ctx", "capacity"), [(512, 512), (700, 700), (4096, 700)])
@@ -231,13 +277,13 @@ def test_errors_close_what_was_opened(opened: PairChoice, step: str) -> None:
     assert closed == [f"close {what}" for what in reversed(done)]
 
 
-def test_a_file_that_went_away_closes_what_was_opened(opened: PairChoice) -> None:
+def test_a_file_that_went_away_is_not_opened(opened: PairChoice) -> None:
     """A file that is gone when it is to be hashed leaves nothing open."""
     assert opened.draft is not None
     opened.draft.path.unlink()
     with pytest.raises(FileNotFoundError):
         load_pair(opened, n_ctx=512, threads=1)
-    assert Opened.log[4:] == [f"close {what}" for what in reversed(ALL)]
+    assert Opened.log == []
 
 
 def test_no_pair_opens_nothing(opened: PairChoice) -> None:
@@ -284,6 +330,9 @@ def test_embedded_target_with_a_damaged_draft(tmp_path: Path, monkeypatch: pytes
         real(self, *args, **more)
 
     monkeypatch.setattr(Weights, "__init__", noting)
+    monkeypatch.setattr(
+        loaded, "needed", lambda *_, **__: Need(0, 0, 0)
+    )  # it would refuse the file beforehand
     (tmp_path / "damaged.gguf").write_bytes(b"GGUF" + bytes(100))
     whole = choose_pair(embedded=True).target
     choice = PairChoice(True, "", ModelFile("damaged", tmp_path / "damaged.gguf"), whole)

@@ -2,13 +2,27 @@
 
 import os
 import signal
+import ssl
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
+from cryptography import x509
+from websockets.exceptions import InvalidMessage, InvalidStatus
 
-from shared.wire import AcceptedFrame, FailedFrame, ProgressFrame, ResultFrame, RunFrame
+from agent.token_command import main as token_command
+from agent.tokens import NAME, read_tokens
+from shared.wire import (
+    AcceptedFrame,
+    CapabilityFrame,
+    FailedFrame,
+    ProbeFrame,
+    ProgressFrame,
+    ResultFrame,
+    RunFrame,
+)
 from tests.agent.scripted_worker import OUTPUT
 from tests.agent.support import (
     PATIENCE,
@@ -17,9 +31,11 @@ from tests.agent.support import (
     agent_process,
     await_exit,
     client,
+    headers,
     run_frame,
     status,
 )
+from tests.certificates import Authority, serial
 
 
 async def finish(agent: AgentProcess, run: RunFrame) -> ResultFrame:
@@ -55,8 +71,16 @@ def refused(*flags: str, **environ: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        ([], "agent: there is no token; name one with --token-file or SPECDEC_TOWER_TOKEN"),
+        (
+            ["--state", "/nowhere"],
+            "agent: there is no token; name one with --token-file or SPECDEC_TOWER_TOKEN",
+        ),
         (["--port", "x"], "agent: --port must be an integer"),
+        (
+            ["--insecure", "--tls-cert", __file__, "--tls-key", __file__],
+            "agent: the certificate and its key cannot be used (no PEM, or a key with a password);"
+            " see --tls-cert and --tls-key",
+        ),
         (["--bogus"], "agent: unrecognized arguments: --bogus; see python -m agent --help"),
     ],
 )
@@ -71,6 +95,10 @@ async def test_start_and_stop(tmp_path: Path) -> None:
         port = agent.url.split(":")[2].split("/")[0]
         assert agent.ready == f"agent listening on ws://127.0.0.1:{port}/specdec\n" and port != "0"
         await finish(agent, run_frame("finish"))
+        base = f"http://127.0.0.1:{port}"
+        text = httpx.get(f"{base}/metrics", headers=headers(), timeout=PATIENCE).text
+        assert 'specdec_run_seconds_count{outcome="result"} 1.0' in text
+        assert httpx.get(f"{base}/readyz", timeout=PATIENCE).json()["ready"] is True
         worker = agent.worker_pid()
         assert agent.stop() == 0
         assert agent.process.stdout is not None and agent.process.stdout.read() == ""
@@ -101,7 +129,7 @@ async def test_stop_during_run(tmp_path: Path, prompt: str) -> None:
 
 
 async def test_stop_lets_a_run_end(tmp_path: Path) -> None:
-    """A run that ends within the grace is told to who waits for it, and kept."""
+    """A run that ends within the grace is told to who waits for it, and kept; a new one finds no place."""
     run = run_frame("wait")
     with agent_process(tmp_path / "state", shutdown_grace_s=str(PATIENCE)) as agent:
         async with client(agent.url) as it:
@@ -109,6 +137,13 @@ async def test_stop_lets_a_run_end(tmp_path: Path) -> None:
             while (await it.until(ProgressFrame)).phase != "measuring":
                 pass
             agent.process.send_signal(signal.SIGTERM)
+            agent.until_logged("stopping")
+            await it.send(run_frame("finish"))
+            refused = await it.until(FailedFrame)
+            assert (refused.code, refused.detail.split(";")[0]) == ("BUSY", "the agent is shutting down")
+            with pytest.raises(OSError):
+                async with client(agent.url):
+                    pass
             os.kill(agent.worker_pid(), signal.SIGUSR1)
             assert (await it.until(ResultFrame)).run_id == run.run_id
         assert agent.process.wait(PATIENCE) == 0
@@ -146,6 +181,10 @@ async def test_nothing_private_is_written(tmp_path: Path) -> None:
             await it.connection.send('{"type": "run", "prompt": "marmalade zeppelin"}')
             await it.until(FailedFrame)
         assert (await finish(agent, run)).output == OUTPUT
+        for word in ("fail", "die", "garbage", "nonsense", "load"):
+            async with client(agent.url) as it:
+                await it.send(run_frame(f"{word} marmalade zeppelin"))
+                await it.until(FailedFrame)
         await begin(agent, run_frame("hang marmalade zeppelin"))
         written = {path: path.read_bytes() for path in (tmp_path / "state").iterdir()} | {
             agent.log: agent.log.read_bytes()
@@ -163,6 +202,72 @@ async def test_nothing_private_is_written(tmp_path: Path) -> None:
             assert secret not in content, path
     assert run.run_id.encode() in written[agent.log]
     assert any(run.run_id.encode() in content for path, content in written.items() if path != agent.log)
+
+
+async def test_token_is_changed_without_a_restart(tmp_path: Path) -> None:
+    """A new token is let in at once, the old one until it is dropped, and who is connected stays."""
+    state = tmp_path / "state"
+    state.mkdir()
+    assert token_command(["new", "--state", str(state)]) == 0
+    (old,) = read_tokens(state / NAME)
+
+    async def let_in(token: str) -> bool:
+        try:
+            async with client(agent.url, additional_headers=headers(token)) as it:
+                return isinstance(await it.ask(ProbeFrame()), CapabilityFrame)
+        except InvalidStatus as refusal:
+            assert refusal.response.status_code == 401
+            return False
+
+    with agent_process(state, tower_token="") as agent:
+        async with client(agent.url, additional_headers=headers(old)) as it:
+            assert token_command(["new", "--state", str(state)]) == 0
+            new = read_tokens(state / NAME)[0]
+            assert [await let_in(token) for token in (new, old, "guess")] == [True, True, False]
+            assert token_command(["drop-old", "--state", str(state)]) == 0
+            assert [await let_in(token) for token in (new, old)] == [True, False]
+            (state / NAME).write_text("one\ntwo\nthree\n")
+            assert [await let_in(token) for token in (new, "one")] == [True, False]
+            assert isinstance(await it.ask(ProbeFrame()), CapabilityFrame)
+        log = agent.log.read_text()
+    assert "tokens kept as they were" in log
+    assert not any(secret in log for secret in (old, new, "three"))
+
+
+async def test_tls(tmp_path: Path) -> None:
+    """With a certificate the agent speaks TLS, says so, and takes a renewed certificate while it serves."""
+    authority = Authority.new()
+    cert, key = authority.issue(tmp_path)
+    trust = ssl.create_default_context(cadata=authority.pem)
+    with agent_process(tmp_path / "state", "--tls-cert", str(cert), "--tls-key", str(key)) as agent:
+        assert agent.ready.startswith("agent listening on wss://127.0.0.1:")
+
+        async def shown() -> int:
+            async with client(agent.url, ssl=trust) as it:
+                assert isinstance(await it.ask(ProbeFrame()), CapabilityFrame)
+                tls = it.connection.transport.get_extra_info("ssl_object")
+                der: bytes = tls.getpeercert(binary_form=True)
+                return x509.load_der_x509_certificate(der).serial_number
+
+        assert await shown() == serial(cert)
+        authority.issue(tmp_path)
+        assert await shown() == serial(cert)
+        with pytest.raises(ssl.SSLCertVerificationError):
+            async with client(agent.url):
+                pass
+        with pytest.raises(InvalidMessage):
+            async with client(agent.url.replace("wss:", "ws:")):
+                pass
+        base = agent.url.replace("wss:", "https:").removesuffix("/specdec")
+        assert httpx.get(f"{base}/healthz", verify=trust, timeout=PATIENCE).text == "ok\n"
+
+
+@pytest.mark.parametrize("command", ["token", "install", "uninstall", "selfcheck"])
+def test_commands(command: str) -> None:
+    """Each command explains itself."""
+    status, out, err = refused(command, "--help")
+    assert (status, err) == (0, "")
+    assert out.startswith(f"usage: python -m agent {command} ")
 
 
 def test_second_agent_on_one_state(tmp_path: Path) -> None:

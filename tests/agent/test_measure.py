@@ -41,6 +41,7 @@ class Texts:
     """Stands for loaded weights: a prompt's letters are its tokens."""
 
     gpu_layers = 0
+    offloaded = None
     vocab = Words()
 
     def prompt_tokens(self, text: str, *, chat: bool) -> list[int]:

@@ -15,6 +15,8 @@ from agent.pipe import (
     PairOp,
     PipeError,
     ProgressEvent,
+    ProvedEvent,
+    ProveOp,
     ResultEvent,
     RunOp,
     decode_event,
@@ -25,6 +27,7 @@ from agent.pipe import (
 FILE = ModelFile("small", Path("/models/small"), None, (2, 3))
 OPS: list[Op] = [
     PairOp(),
+    ProveOp(),
     RunOp(run_id="r", request={"prompt": "two\nlines", "n": 2}, deadline_s=1.5),
     CancelOp(run_id="r"),
     ExitOp(),
@@ -33,7 +36,8 @@ EVENTS: list[Event] = [
     PairEvent(found=False, reason="none"),
     PairEvent(found=True, reason="one", draft=FILE, target=FILE),
     ProgressEvent(run_id=None, phase="pair", done=0, total=0),
-    ResultEvent(run_id="r", measurement={"n": 2}, output="two\nlines", output_sha3_256="0"),
+    ProvedEvent(),
+    ResultEvent(run_id="r", measurement={"n": 2}, energy={}, output="two\nlines", output_sha3_256="0"),
     FailedEvent(run_id="r", code="INTERNAL", detail="it failed"),
 ]
 

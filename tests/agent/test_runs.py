@@ -69,6 +69,9 @@ class Decoder:
             return await self.begun.get()
 
 
+ENERGY = {"label": "UNAVAILABLE", "code": "ON_CPU", "reason": "it was decoded on the processor"}
+
+
 class Clock:
     """A wall clock that the test moves."""
 
@@ -96,7 +99,13 @@ class Bench:
 
 def result_of(run: Run, **changes: Any) -> ResultEvent:
     """Return what a worker sends at the end of a run."""
-    fields = {"measurement": MEASUREMENT, "output": "the text", "output_sha3_256": "0" * 64, **changes}
+    fields = {
+        "measurement": MEASUREMENT,
+        "energy": ENERGY,
+        "output": "the text",
+        "output_sha3_256": "0" * 64,
+        **changes,
+    }
     return ResultEvent(run_id=run.run_id, **fields)
 
 
@@ -130,9 +139,25 @@ async def test_result(tmp_path: Path) -> None:
         assert run.outcome.request["prompt_commitment"] == frame.prompt_commitment
         assert "prompt" not in run.outcome.request
         assert run.outcome.output is None
+        assert run.outcome.energy.model_dump(exclude_none=True) == ENERGY
         assert run.outcome.ended_at == "1970-01-01T00:16:40Z"
         it.clock.now += 10
         assert it.runs.find(frame.run_id).outcome == run.outcome
+
+
+async def test_outcomes_are_counted(tmp_path: Path) -> None:
+    """How runs ended is counted by code, and who asks is told of each that was decoded, with its seconds."""
+    told: list[tuple[str, bool]] = []
+    async with bench(tmp_path) as it:
+        it.runs.on_end = lambda code, seconds: told.append((code, 0 <= seconds <= PATIENCE))
+        await it.finish(it.runs.submit(run_frame("one")))
+        run = it.runs.submit(run_frame("two"))
+        waiting = it.runs.submit(run_frame("three"))
+        it.runs.cancel(waiting.run_id)
+        (await it.decoder.next()).done.set_exception(OutOfMemory("it does not fit"))
+        assert await run.ends_within(PATIENCE)
+        assert it.runs.outcomes == {"OK": 1, "CANCELLED": 1, "OUT_OF_MEMORY": 1}
+        assert told == [("OK", True), ("OUT_OF_MEMORY", True)]
 
 
 async def test_prompt_is_forgotten(tmp_path: Path) -> None:
@@ -170,7 +195,9 @@ async def test_output_too_long_for_a_frame(tmp_path: Path) -> None:
         assert isinstance(run.outcome, ResultFrame) and run.outcome.output is None
 
 
-@pytest.mark.parametrize("changes", [{"measurement": {}}, {"output_sha3_256": "no"}])
+@pytest.mark.parametrize(
+    "changes", [{"measurement": {}}, {"energy": {"label": "MEASURED"}}, {"output_sha3_256": "no"}]
+)
 async def test_invalid_result(tmp_path: Path, changes: dict[str, Any]) -> None:
     """A result of the wrong form fails the run, and the next one goes on."""
     async with bench(tmp_path) as it:

@@ -447,7 +447,7 @@ async def test_probe_does_not_wait(tmp_path: Path) -> None:
 
 async def test_probe_during_run(tmp_path: Path) -> None:
     """While a run goes on the old answer is given, with the queue as it is, and the worker is left alone."""
-    async with agent_here(tmp_path, ttl_s=0) as agent, client(agent.url) as it:
+    async with agent_here(tmp_path, again_s=0) as agent, client(agent.url) as it:
         assert isinstance(before := await it.ask(ProbeFrame()), CapabilityFrame)
         await start(it, run_frame("wait"))
         await it.send(ProbeFrame())
@@ -460,7 +460,7 @@ async def test_probe_during_run(tmp_path: Path) -> None:
 
 async def test_probe_after_failed_load(tmp_path: Path) -> None:
     """A pair that could not be loaded is no pair, whatever a look at its files says, until a run could load it."""
-    async with agent_here(tmp_path, ttl_s=0) as agent, client(agent.url) as it:
+    async with agent_here(tmp_path, again_s=0) as agent, client(agent.url) as it:
 
         async def pair() -> Pair:
             answer = await it.ask(ProbeFrame())
@@ -508,7 +508,7 @@ async def test_embedded_pair(tmp_path: Path) -> None:
 
 
 async def test_damaged_pair(tmp_path: Path) -> None:
-    """A pair whose metadata is whole and whose weights are not is no pair once a run has tried it."""
+    """Files that are cut short are no pair, with llama.cpp's reason and without a path, and a run says so too."""
     files = []
     for name in ("draft", "target"):
         whole = (EMBEDDED / f"{name}.gguf").read_bytes()
@@ -516,12 +516,11 @@ async def test_damaged_pair(tmp_path: Path) -> None:
         (tmp_path / f"{name}.gguf").write_bytes(whole[: len(whole) // 2])
     with agent_process(tmp_path / "state", *files, module="agent.worker") as agent:
         async with client(agent.url) as it:
-            before = await it.ask(ProbeFrame())
-            assert isinstance(before, CapabilityFrame) and before.same_family_pair.found
+            told = await it.ask(ProbeFrame())
+            assert isinstance(told, CapabilityFrame) and not told.same_family_pair.found
+            reason = told.same_family_pair.reason
+            assert reason.startswith("draft cannot be used: llama.cpp cannot load it (tensor ")
             await it.send(run_frame("And it came to pass"))
             failed = await it.until(FailedFrame)
-            assert failed.code == ErrorCode.LOAD_FAILED and str(tmp_path) not in failed.detail
-            after = await it.ask(ProbeFrame())
-            assert isinstance(after, CapabilityFrame)
-            assert not after.same_family_pair.found
-            assert "llama.cpp could not load" in after.same_family_pair.reason
+            assert failed.code == ErrorCode.NO_PAIR and failed.detail.startswith(reason)
+        assert str(tmp_path) not in reason + failed.detail

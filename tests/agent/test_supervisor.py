@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from agent.child import LOGGED_CHARS
 from agent.errors import AgentError
 from agent.pipe import PairEvent, ProgressEvent, ResultEvent
-from agent.supervisor import LOGGED_CHARS, Supervisor
+from agent.supervisor import Supervisor
 from tests.agent.scripted_worker import OUTPUT
 from tests.agent.support import PATIENCE, SCRIPTED, SHORT, await_exit
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agent.errors import LoadFailed, OutOfMemory
+from agent.errors import GpuBusy, LoadFailed, OutOfMemory
 from agent.measure import RunOutcome
 from agent.pairs import ModelFile, PairChoice, version_of
 from agent.pipe import (
@@ -24,11 +24,13 @@ from agent.pipe import (
     PairEvent,
     PairOp,
     ProgressEvent,
+    ProveOp,
     ResultEvent,
     RunOp,
     encode,
 )
-from agent.worker import LOAD_PATIENCE_S, STEP_PATIENCE_S, Pulse, Worker, listen
+from agent.pulse import LOAD_PATIENCE_S, STEP_PATIENCE_S, Pulse
+from agent.worker import Worker, listen
 from shared.errors import SpecdecError
 from tests.agent.support import PATIENCE, ROOT
 
@@ -36,6 +38,7 @@ DRAFT = ModelFile("small", Path("/models/small"), "0" * 64, (2, 3))
 TARGET = ModelFile("large", Path("/models/large"), None)
 PAIR = PairChoice(True, "one vocabulary", DRAFT, TARGET, "llama", [])
 NO_PAIR = PairChoice(False, "no two models of one family", None, None, None, [])
+ENERGY = {"label": "UNAVAILABLE", "code": "ON_CPU"}
 RUN = RunOp(run_id="r", request={"prompt": "a secret", "n": 2}, deadline_s=60)
 
 
@@ -48,8 +51,10 @@ class StandIn:
     loads: list[PairChoice] = field(default_factory=list)
     closed: list[PairChoice] = field(default_factory=list)
     deadline: float = 0.0
+    rooms: list[int] = field(default_factory=list)
+    crowded: bool = False
 
-    def choose(self) -> PairChoice:
+    def choose(self, *, compare: bool = False) -> PairChoice:
         """Return the choices one after the other, the last for ever."""
         return self.choices.pop(0) if len(self.choices) > 1 else self.choices[0]
 
@@ -71,10 +76,24 @@ class StandIn:
         """Act, then return an outcome."""
         self.deadline = deadline
         self.act(on_progress, should_stop)
-        return RunOutcome(measurement={"n": 2}, output_text="text", output_sha3_256="0" * 64)
+        return RunOutcome(measurement={"n": 2}, energy=ENERGY, output_text="text", output_sha3_256="0" * 64)
+
+    def surroundings(self) -> dict[str, Any]:
+        """Tell of a processor."""
+        return {"device": {"kind": "cpu"}, "energy": ENERGY}
+
+    def make_room(self) -> None:
+        """Note how many pairs were in memory by then."""
+        self.rooms.append(len(self.loads) - len(self.closed))
+        if self.crowded:
+            raise GpuBusy("2 other programs compute on the GPU")
+
+    def prove(self, pair: Any) -> None:
+        """Act as for a run."""
+        self.act(lambda *_: None, lambda: None)
 
 
-def handled(engine: StandIn, *ops: PairOp | RunOp) -> list[Event]:
+def handled(engine: StandIn, *ops: PairOp | ProveOp | RunOp) -> list[Event]:
     """Return the events a worker sends when it carries out operations."""
     events: list[Event] = []
     worker = Worker(engine, events.append)
@@ -103,6 +122,8 @@ def test_pair() -> None:
             target=TARGET,
             family="llama",
             models=[],
+            device={"kind": "cpu"},
+            energy=ENERGY,
         ),
     ]
 
@@ -115,19 +136,52 @@ def test_run() -> None:
     phases = [event.phase for event in events if isinstance(event, ProgressEvent)]
     assert phases == ["loading", "loaded"]
     assert events[-1] == ResultEvent(
-        run_id="r", measurement={"n": 2}, output="text", output_sha3_256="0" * 64
+        run_id="r", measurement={"n": 2}, energy=ENERGY, output="text", output_sha3_256="0" * 64
     )
     assert engine.loads == [PAIR]
 
 
 def test_pair_stays_loaded() -> None:
-    """A pair is loaded once for many runs; when the agent has asked and the file is another, the old one goes."""
+    """A pair is loaded once for many runs; when another is to be found, it is told and the old one goes."""
     other = replace(PAIR, draft=replace(DRAFT, version=(2, 4)))
-    engine = StandIn(choices=[PAIR, PAIR, other])
+    engine = StandIn()
     handled(engine, RUN, RUN, PairOp(), RUN)
     assert (engine.loads, engine.closed) == ([PAIR], [])
-    handled(engine := StandIn(choices=[PAIR, other]), RUN, RUN, PairOp(), RUN)
+    events = handled(engine := StandIn(choices=[PAIR, PAIR, other]), RUN, RUN, RUN)
     assert (engine.loads, engine.closed) == ([PAIR, other], [PAIR])
+    assert [event.draft for event in events if isinstance(event, PairEvent)] == [DRAFT, other.draft]
+
+
+def test_room_is_made_before_loading() -> None:
+    """Whoever is to leave the memory is asked before a pair is loaded, at each run."""
+    engine = StandIn()
+    handled(engine, RUN, RUN)
+    assert engine.rooms == [0, 1]
+
+
+def test_busy_gpu() -> None:
+    """A run that may not share its GPU fails with a code of its own, and nothing is loaded."""
+    engine = StandIn(crowded=True)
+    event = handled(engine, RUN)[-1]
+    assert isinstance(event, FailedEvent) and event.code == "GPU_BUSY"
+    assert event.detail == "2 other programs compute on the GPU; try again when it has gone"
+    assert engine.loads == []
+
+
+def test_prove() -> None:
+    """One decoded step is told of; without a pair, or when decoding fails, the reason is."""
+    assert [event.event for event in handled(StandIn(), ProveOp())] == [
+        "progress",
+        "pair",
+        "progress",
+        "proved",
+    ]
+    for engine, code in (
+        (StandIn(choices=[NO_PAIR]), "NO_PAIR"),
+        (raising(OutOfMemory("no")), "OUT_OF_MEMORY"),
+    ):
+        event = handled(engine, ProveOp())[-1]
+        assert isinstance(event, FailedEvent) and (event.run_id, event.code) == (None, code)
 
 
 def on_disk(folder: Path) -> PairChoice:
@@ -208,7 +262,7 @@ def test_pair_failure() -> None:
     """Failing to look for a pair is answered without a run id."""
 
     class Broken(StandIn):
-        def choose(self) -> PairChoice:
+        def choose(self, *, compare: bool = False) -> PairChoice:
             raise OutOfMemory("it does not fit")
 
     event = handled(Broken(), PairOp())[-1]
@@ -242,7 +296,7 @@ def test_listen() -> None:
         def cancel(self, run_id: str) -> None:
             cancelled.append(run_id)
 
-    work: queue.SimpleQueue[PairOp | RunOp] = queue.SimpleQueue()
+    work: queue.SimpleQueue[PairOp | ProveOp | RunOp] = queue.SimpleQueue()
     ops: list[Op] = [PairOp(), RUN, CancelOp(run_id="r"), ExitOp(), PairOp()]
     listen(io.BytesIO(b"".join(encode(op) for op in ops)), Spy(StandIn(), lambda _: None), work)
     assert [work.get_nowait(), work.get_nowait()] == [PairOp(), RUN]
@@ -251,7 +305,7 @@ def test_listen() -> None:
 
 def test_listen_to_nonsense() -> None:
     """The worker ends when it is sent something else."""
-    work: queue.SimpleQueue[PairOp | RunOp] = queue.SimpleQueue()
+    work: queue.SimpleQueue[PairOp | ProveOp | RunOp] = queue.SimpleQueue()
     listen(io.BytesIO(b"{}\n" + encode(PairOp())), Worker(StandIn(), lambda _: None), work)
     assert work.empty()
 

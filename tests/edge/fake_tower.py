@@ -8,10 +8,12 @@ import hashlib
 import http
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.sync.server import Server, ServerConnection, serve
@@ -139,13 +141,25 @@ class FakeTower:
         script: What to do with a first frame; may be changed between calls.
         frames: Every first frame received.
         runs: Results by ID, for scripts that remember.
+        requests: The headers of every handshake.
+        wants: Headers that a handshake must have, as behind a gate that asks for them; may be changed.
         stopped: Set when the server goes down, for scripts that wait for ever.
     """
 
-    def __init__(self, script: Script = honest, *, token: str = TOKEN, speaks: str = "specdec.v1") -> None:
+    def __init__(
+        self,
+        script: Script = honest,
+        *,
+        token: str = TOKEN,
+        speaks: str = "specdec.v1",
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         """Listen on a free port; ``speaks`` is the subprotocol that the tower offers."""
         self.script = script
         self.token = token
+        self.requests: list[Headers] = []
+        self.wants: dict[str, str] = {}
+        self._scheme = "ws" if tls is None else "wss"
         self.frames: list[dict[str, Any]] = []
         self.runs: dict[str, dict[str, Any]] = {}
         self.stopped = threading.Event()
@@ -153,6 +167,7 @@ class FakeTower:
             self._serve,
             "127.0.0.1",
             0,
+            ssl=tls,
             subprotocols=[Subprotocol(speaks)],
             select_subprotocol=lambda *_: Subprotocol("specdec.v1") if speaks == "specdec.v1" else None,
             process_request=self._admit,
@@ -164,7 +179,7 @@ class FakeTower:
     @property
     def url(self) -> str:
         """Where the tower listens."""
-        return f"ws://127.0.0.1:{self._server.socket.getsockname()[1]}/specdec"
+        return f"{self._scheme}://127.0.0.1:{self._server.socket.getsockname()[1]}/specdec"
 
     def __enter__(self) -> FakeTower:
         """Start serving."""
@@ -178,6 +193,9 @@ class FakeTower:
         self._thread.join()
 
     def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
+        self.requests.append(request.headers)
+        if any(request.headers.get(name) != value for name, value in self.wants.items()):
+            return connection.respond(http.HTTPStatus.FORBIDDEN, "no\n")
         if request.headers.get("Authorization") == f"Bearer {self.token}":
             return None
         return connection.respond(http.HTTPStatus.UNAUTHORIZED, "no\n")

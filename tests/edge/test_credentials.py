@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import boto3
@@ -115,6 +116,65 @@ def test_binary_or_empty_secret_is_no_token(secret: str) -> None:
     _rotate("two words")
     assert source.renew() is False
     assert source.current() == TOKEN
+
+
+GATE = {"CF-Access-Client-Id": "id", "CF-Access-Client-Secret": "gate-secret"}
+
+
+def _with_headers(headers: dict[str, str], token: str = TOKEN) -> str:
+    return json.dumps({"token": token, "headers": headers}, indent=1)
+
+
+def test_secret_with_headers(secret: str) -> None:
+    """A secret may hold the headers that the gate before the tower asks for; they arrive with the token."""
+    _rotate(_with_headers(GATE))
+    with FakeTower() as tower:
+        tower.wants = GATE
+        edge = client(tower.url, tower_token="", tower_token_secret=secret)
+        assert edge.run().payload["measured"] == "MEASURED"
+        assert tower.requests[-1]["Authorization"] == f"Bearer {TOKEN}"
+
+
+def test_headers_that_were_changed_are_fetched(secret: str) -> None:
+    """After a refusal by the gate a run fetches the secret again, though the token in it is the same."""
+    held = _with_headers(GATE)
+    _rotate(held)
+    with FakeTower() as tower:
+        tower.wants = GATE
+        # The secret at deployment is what CloudFormation puts into the variable, whole.
+        edge = client(tower.url, tower_token=held, tower_token_secret=secret)
+        assert edge.run().payload["measured"] == "MEASURED"
+        tower.wants = {**GATE, "CF-Access-Client-Secret": "changed"}
+        _rotate(_with_headers(tower.wants))
+        assert edge.run().payload["measured"] == "MEASURED"
+
+
+def test_headers_in_the_secret_outrank_those_given(secret: str) -> None:
+    """A header of one name is sent once, whatever its case: the secret's."""
+    _rotate(_with_headers({"X-Gate": "secret's"}))
+    given = json.dumps({"x-gate": "given", "x-more": "more"})
+    source = token_source(settings(tower_token="", tower_token_secret=secret, tower_headers=given))
+    assert source.headers() == {"x-gate": "given", "x-more": "more"}
+    assert source.renew() is True
+    assert source.headers() == {"X-Gate": "secret's", "x-more": "more"}
+
+
+def test_headers_given(secret: str) -> None:
+    """Headers may also come from the environment, beside a token or in one variable with it."""
+    source = token_source(settings(tower_headers=json.dumps(GATE)))
+    assert (source.current(), source.headers()) == (TOKEN, GATE)
+    source = token_source(settings(tower_token=_with_headers(GATE)))
+    assert (source.current(), source.headers()) == (TOKEN, GATE)
+
+
+def test_bad_secret_is_not_quoted(secret: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A secret that cannot be used is told without what it holds, and what was held stays."""
+    source = SecretToken(secret)
+    assert source.renew() is True
+    _rotate('{"token": "zeppelin", "headers": {"Host": "marmalade"}}')
+    assert source.renew() is False and source.current() == TOKEN
+    assert "tower token not fetched: the secret must leave Host alone" in caplog.text
+    assert "zeppelin" not in caplog.text and "marmalade" not in caplog.text
 
 
 def test_edge_outside_aws_says_that_it_has_no_token(

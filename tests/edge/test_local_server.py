@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -28,6 +29,7 @@ from edge.local_server import Gateway
 from edge.pool import PoolBusy, WorkerPool
 from shared.labels import BASE_PATH
 from shared.runid import prompt_commitment
+from tests.certificates import Authority
 from tests.edge.fake_tower import FakeTower, says_nothing
 from tests.edge.support import PROMPT, SCALE, TOKEN
 
@@ -333,12 +335,40 @@ def test_token_file_is_used(tower: FakeTower, tmp_path: Path) -> None:
         assert edge.get("/health").json()["tower_reachable"] is True
 
 
+def test_token_file_of_the_agent_is_used(tower: FakeTower, tmp_path: Path) -> None:
+    """Of the two tokens that an agent's file holds during a change, the edge presents the new one."""
+    (tmp_path / "token").write_text(f"{TOKEN}\nold-token\n")
+    with local_edge(tower.url, "--token-file", str(tmp_path / "token")) as edge:
+        assert edge.get("/health").json()["tower_reachable"] is True
+
+
+def test_gate_and_authority_are_used(tmp_path: Path) -> None:
+    """--tower-ca and --tower-headers, from a file, reach the workers, and the secret is in no message."""
+    authority = Authority.new()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue(tmp_path))
+    (tmp_path / "ca.pem").write_text(authority.pem)
+    (tmp_path / "headers").write_text('{"X-Gate": "gate-secret"}\n')
+    flags = ("--tower-ca", str(tmp_path / "ca.pem"))
+    with FakeTower(tls=context) as tower:
+        tower.wants = {"X-Gate": "gate-secret"}
+        with local_edge(tower.url, *flags, "--tower-headers", f"@{tmp_path}/headers") as edge:
+            (tmp_path / "ca.pem").unlink()
+            assert edge.post({"prompt": PROMPT}).json()["payload"]["measured"] == "MEASURED"
+            edge.process.terminate()
+            _, said = edge.process.communicate(timeout=DEADLINE_S)
+    assert "gate-secret" not in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "environ", "says"),
     [
         (["--tower-url", "http://x"], {}, "SPECDEC_TOWER_URL"),
         (["--token-file", "/nowhere/token"], {}, "--token-file cannot be read"),
         (["--token-file", "/dev/null"], {}, "--token-file holds no token"),
+        (["--tower-ca", "/nowhere/ca.pem"], {}, "SPECDEC_TOWER_CA must be the text itself or a file"),
+        (["--tower-headers", "@/nowhere"], {}, "--tower-headers cannot be read"),
+        (["--tower-headers", "X-Gate: x"], {}, "SPECDEC_TOWER_HEADERS must be JSON"),
         (["--receipts-dir", "/dev/null"], {}, "the receipts' directory cannot be written"),
         (["--receipts-dir", ""], {}, "--receipts-dir: must be a path"),
         (["--signing-key-file", "/dev/null"], {}, "null is not a file"),

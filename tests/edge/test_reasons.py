@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from edge.reasons import failure_reason, repeats_prompt
 from shared.wire import ErrorCode, ResultFrame
 from tests.edge.fake_tower import MEASUREMENT, OUTPUT_SHA3
+from tests.shared.build import example_energy
 
 
 @pytest.mark.parametrize("code", list(ErrorCode))
@@ -70,14 +73,48 @@ def test_repeated_pieces_are_told_from_common_words(prompt: str, repeated: bool)
             "n": "which card is it",
         },
     }
-    result = ResultFrame.model_validate(
+    assert repeats_prompt(_result(measurement), prompt) is repeated
+
+
+@pytest.mark.parametrize(
+    ("name", "product"),
+    [
+        ("NVIDIA GeForce RTX 4060 Ti", True),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", True),
+        ("NVIDIA GeForce GTX 1660 SUPER", True),
+        ("NVIDIA RTX 6000 Ada Generation", True),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", True),
+        ("NVIDIA A100-SXM4-80GB", True),
+        ("NVIDIA H100 80GB HBM3", True),
+        ("NVIDIA L40S", True),
+        ("NVIDIA TITAN RTX", True),
+        ("NVIDIA Tesla V100-PCIE-16GB", True),
+        ("NVIDIA 4111 1111 1111 1111", False),
+        ("NVIDIA private note of mine", False),
+        ("my private note", False),
+        ("NVIDIA GeForce RTX 4060 Ti, so he said", False),
+    ],
+)
+@pytest.mark.parametrize("place", ["measurement", "energy"])
+def test_a_gpu_may_be_called_what_it_is(name: str, product: bool, place: str) -> None:
+    """The name of a product is no piece of a prompt that asks about it; whatever else stands in its place is."""
+    measurement, energy = dict(MEASUREMENT), {**example_energy(), "gpu": None}
+    if place == "energy":
+        energy["gpu"] = {"uuid": "GPU-1", "name": name}
+    else:
+        measurement["gpu"] = {"uuid": "GPU-1", "name": name}
+    assert repeats_prompt(_result(measurement, energy), f"What of this: {name}?") is not product
+
+
+def _result(measurement: dict[str, Any], energy: dict[str, Any] | None = None) -> ResultFrame:
+    """A result."""
+    return ResultFrame.model_validate(
         {
             "run_id": ".".join(["A" * 22] * 3),
             "nonce": "0" * 64,
             "measurement": measurement,
-            "energy": {"label": "UNAVAILABLE", "code": "NO_NVML", "reason": "no NVML"},
+            "energy": energy or {"label": "UNAVAILABLE", "code": "NO_NVML", "reason": "no NVML"},
             "output_sha3_256": OUTPUT_SHA3,
             "request": {},
         }
     )
-    assert repeats_prompt(result, prompt) is repeated

@@ -15,6 +15,7 @@ from edge import payloads, runs
 from edge.payloads import now
 from edge.runbooks import runbook
 from shared.runid import RunKeys, prompt_commitment
+from shared.verify import verify_receipt
 from tests.edge.fake_tower import (
     MEASUREMENT,
     FakeTower,
@@ -36,6 +37,7 @@ from tests.edge.support import (
     assert_roadmap,
     client,
 )
+from tests.shared.build import example_energy
 
 SEED_FIELDS = {
     "accepted_rate": 0.7239,
@@ -451,6 +453,67 @@ def test_tower_cannot_make_the_edge_repeat_the_prompt(code: str) -> None:
     assert reply.status in (200, 422)
     assert "zeppelins" not in reply.text
     assert "tokenize" not in reply.text
+
+
+GPU = {"uuid": "GPU-1", "name": "NVIDIA GeForce RTX 4060 Ti", "compute_mode": "exclusive_process"}
+
+
+def _metered(energy: dict[str, Any], **gpu: Any) -> Script:
+    """A tower that has decoded on a GPU and metered its energy."""
+
+    def script(_: FakeTower, connection: ServerConnection, frame: dict[str, Any]) -> None:
+        engine = {**MEASUREMENT["engine"], "gpu_layers": 33}
+        say(connection, {**result(frame, engine=engine, gpu={**GPU, **gpu}), "energy": energy})
+
+    return script
+
+
+def test_energy_enters_the_receipt() -> None:
+    """Energy that a tower has metered stands in the receipt as it was sent, and verifies there."""
+    with FakeTower(_metered(example_energy(), foreign_processes=0, events=["power_cap"])) as tower:
+        reply = client(tower.url).run()
+    assert reply.payload["energy"] == example_energy()
+    assert reply.payload["measurement"]["gpu"] == {**GPU, "foreign_processes": 0, "events": ["power_cap"]}
+    checks = {check.name: check.status for check in verify_receipt(reply.json).checks}
+    assert checks["energy"] == checks["measurement"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "reason"),
+    [
+        (
+            "joules_per_token",
+            {"speculative": 0.5, "target_only": 1.7},
+            "joules_per_token is not what windows give",
+        ),
+        ("power_limit_watts", 100.0, "windows have more power than power_limit_watts"),
+        ("refresh_s", 0.5, "windows are too short for their method and refresh_s"),
+        ("ratio", {"median": 3.0, "ci95": None, "pairs": 6}, "ratio is not what windows give"),
+        ("gpu", {"uuid": "GPU-2", "name": "n"}, "gpu is not the one that decoded"),
+    ],
+)
+def test_energy_that_contradicts_itself_is_refused(part: str, value: Any, reason: str) -> None:
+    """Joules that do not follow from their windows are signed by nobody, nor is what stands beside them."""
+    with FakeTower(_metered({**example_energy(), part: value})) as tower:
+        payload = assert_roadmap(client(tower.url).run(), "REPLY_REFUSED")
+    assert payload["roadmap"]["reason"].endswith(f"these checks: energy.{reason}")
+
+
+def test_a_valid_verdict_on_a_throttled_gpu_is_refused() -> None:
+    """A tower whose GPU was throttled cannot call its run valid."""
+    with FakeTower(_metered(example_energy(), events=["hw_thermal"])) as tower:
+        payload = assert_roadmap(client(tower.url).run(), "REPLY_REFUSED")
+    assert "verdict.valid cannot be true when the GPU was throttled" in payload["roadmap"]["reason"]
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    ["Is the NVIDIA GeForce RTX 4060 Ti any good?", "Explain total_energy_counter and exclusive_process"],
+)
+def test_a_prompt_about_gpus_is_no_leak(prompt: str) -> None:
+    """What every receipt from a GPU says may be asked about."""
+    with FakeTower(_metered(example_energy())) as tower:
+        assert client(tower.url).run(prompt=prompt).payload["measured"] == "MEASURED"
 
 
 def _with_text(path: str, text: str) -> Script:

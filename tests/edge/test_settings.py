@@ -29,11 +29,14 @@ def test_blanks_around_a_token_are_no_part_of_it() -> None:
 
 def test_secrets_do_not_show() -> None:
     """Printing the settings prints no secret."""
-    settings = load(
-        EdgeSettings, {"SPECDEC_RUN_SECRET": "run-secret-of-16", "SPECDEC_TOWER_TOKEN": "tower-token"}
-    )
-    assert "run-secret-of-16" not in repr(settings)
-    assert "tower-token" not in repr(settings)
+    secrets = {
+        "SPECDEC_RUN_SECRET": "run-secret-of-16",
+        "SPECDEC_TOWER_TOKEN": '{"token": "tower-token"}',
+        "SPECDEC_TOWER_HEADERS": '{"X-Gate": "gate-secret"}',
+    }
+    settings = load(EdgeSettings, secrets)
+    for secret in ("run-secret-of-16", "tower-token", "gate-secret"):
+        assert secret not in repr(settings)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +51,13 @@ def test_secrets_do_not_show() -> None:
         ("SPECDEC_TOWER_URL", "host/specdec"),
         ("SPECDEC_TOWER_TOKEN", "line\nbreak"),
         ("SPECDEC_TOWER_TOKEN", "\n"),
+        ("SPECDEC_TOWER_TOKEN", "{"),
+        ("SPECDEC_TOWER_TOKEN", '{"headers": {}}'),
+        ("SPECDEC_TOWER_HEADERS", "[]"),
+        ("SPECDEC_TOWER_HEADERS", '{"Host": "x"}'),
+        ("SPECDEC_TOWER_CA", "/nowhere"),
+        ("SPECDEC_TOWER_CA", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"),
+        ("SPECDEC_TOWER_CA", "{}"),
         ("SPECDEC_RUN_SECRET", "fifteen-bytes.."),
     ],
 )

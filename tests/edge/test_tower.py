@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from edge.deadline import Deadline
 from edge.runbooks import runbook
 from edge.tower import FaultKind, Tower, TowerFault
 from shared.wire import ProbeFrame
+from tests.certificates import Authority
 from tests.edge.fake_tower import (
     FakeTower,
     Script,
@@ -356,6 +359,89 @@ def test_server_that_is_no_websocket_is_unreachable(response: bytes) -> None:
         reply = client(f"ws://127.0.0.1:{listener.getsockname()[1]}/specdec").run()
         thread.join()
     assert_roadmap(reply, "TOWER_UNREACHABLE")
+
+
+@pytest.fixture
+def authority() -> Authority:
+    """An authority that no system trusts."""
+    return Authority.new()
+
+
+def tls(authority: Authority, directory: Path, name: str = "127.0.0.1") -> ssl.SSLContext:
+    """Return a context that serves a certificate of the authority's."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue(directory, name))
+    return context
+
+
+@pytest.mark.parametrize("form", ["text", "file", "escaped"])
+def test_private_authority(authority: Authority, tmp_path: Path, form: str) -> None:
+    """A tower with a certificate of a private authority is reached by an edge that was given it, in any form."""
+    (tmp_path / "ca.pem").write_text(authority.pem)
+    given = {
+        "text": authority.pem,
+        "file": str(tmp_path / "ca.pem"),
+        "escaped": authority.pem.replace("\n", "\\n"),
+    }
+    with FakeTower(tls=tls(authority, tmp_path)) as tower:
+        assert tower.url.startswith("wss:")
+        assert client(tower.url, tower_ca=given[form]).run().payload["measured"] == "MEASURED"
+
+
+def test_authority_does_not_matter_without_tls(authority: Authority) -> None:
+    """A tower without TLS is reached as before."""
+    with FakeTower() as tower:
+        assert client(tower.url, tower_ca=authority.pem).run().payload["measured"] == "MEASURED"
+
+
+def test_certificate_that_is_not_trusted(authority: Authority, tmp_path: Path) -> None:
+    """Without the authority, with another one, or for another name there is no connection, and the reason says so."""
+    (tmp_path / "other").mkdir()
+    with (
+        FakeTower(tls=tls(authority, tmp_path)) as tower,
+        FakeTower(tls=tls(authority, tmp_path / "other", "192.0.2.1")) as misnamed,
+    ):
+        for url, changes in [
+            (tower.url, {}),
+            (tower.url, {"tower_ca": Authority.new().pem}),
+            (misnamed.url, {"tower_ca": authority.pem}),
+        ]:
+            payload = assert_roadmap(client(url, **changes).run(), "TOWER_UNREACHABLE")
+            assert "the tower's certificate is not" in payload["roadmap"]["reason"]
+        assert tower.requests == [] and misnamed.requests == []
+
+
+ACCESS = {"CF-Access-Client-Id": "id.access", "CF-Access-Client-Secret": "a secret"}
+
+
+def test_headers_open_the_gate(caplog: pytest.LogCaptureFixture) -> None:
+    """What stands before the tower gets the headers it asks for, beside the token; no log and no answer has them."""
+    with caplog.at_level(logging.DEBUG, logger="edge"), FakeTower() as tower:
+        tower.wants = ACCESS
+        refused = client(tower.url).run()
+        reason = assert_roadmap(refused, "TOWER_REFUSED")["roadmap"]["reason"]
+        assert reason == "what stands before the tower refused the edge"
+        edge = client(tower.url, tower_headers=json.dumps(ACCESS))
+        reply = edge.run()
+        assert reply.payload["measured"] == "MEASURED"
+        assert edge.get("/health").json["tower_reachable"] is True
+        assert tower.requests[-1]["Authorization"] == f"Bearer {TOKEN}"
+        tower.wants = {"CF-Access-Client-Id": "another"}
+        refused = edge.run()
+    assert not any("a secret" in text for text in (caplog.text, reply.text, refused.text))
+
+
+@pytest.mark.parametrize("place", [b"https://login.example/", b"wss://login.example/", b"/login"])
+def test_login_page_before_the_tower_is_said(place: bytes) -> None:
+    """A redirect, which is how a gate asks people to log in, is told as one."""
+    response = b"HTTP/1.1 302 Found\r\nLocation: " + place + b"\r\nContent-Length: 0\r\n\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=_answer_http, args=(listener, response))
+        thread.start()
+        reply = client(f"ws://127.0.0.1:{listener.getsockname()[1]}/specdec").run()
+        thread.join()
+    payload = assert_roadmap(reply, "TOWER_UNREACHABLE")
+    assert payload["roadmap"]["reason"].startswith("what stands before the tower redirected the edge")
 
 
 def test_prompt_never_reaches_the_logs(caplog: pytest.LogCaptureFixture) -> None:

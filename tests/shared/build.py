@@ -148,9 +148,57 @@ def example_measurement() -> dict[str, Any]:
     return measurement(4, 50, None, golden_steps(golden("measured")["cases"][0]))
 
 
-def measured_payload() -> dict[str, Any]:
+def example_energy() -> dict[str, Any]:
+    """An energy that a tower's counter has measured, in six pairs of windows."""
+    order = "stts" * 3
+    windows: list[dict[str, Any]] = [
+        {
+            "mode": {"s": "speculative", "t": "target_only"}[way],
+            "seconds": 2.0 + i / 100,
+            "joules": {"s": 240.0, "t": 250.0}[way] + i,
+            "tokens": {"s": 294, "t": 147}[way],
+        }
+        for i, way in enumerate(order)
+    ]
+    of = {mode: [w for w in windows if w["mode"] == mode] for mode in ("speculative", "target_only")}
+    costs = {mode: [w["joules"] / w["tokens"] for w in of[mode]] for mode in of}
+    ratios = [b / a for a, b in zip(costs["speculative"], costs["target_only"], strict=True)]
+    interval = median_interval(ratios)
+    assert interval is not None
+    return {
+        "label": "MEASURED",
+        "method": "total_energy_counter",
+        "joules_per_token": {
+            mode: sum(w["joules"] for w in part) / sum(w["tokens"] for w in part) for mode, part in of.items()
+        },
+        "ratio": {"median": interval[0], "ci95": list(interval[1:]), "pairs": 6},
+        "windows": windows,
+        "refresh_s": 0.1,
+        "edge_error": 0.0125,
+        "averaged": None,
+        "power_limit_watts": 165.0,
+        "idle_watts": 11.5,
+        "idle_seconds": 30.0,
+        "gpu": {"uuid": "GPU-1", "name": "NVIDIA GeForce RTX 4060 Ti", "driver": "550.54.14"},
+        "scope": labels.ENERGY_SCOPE,
+    }
+
+
+def gpu_measurement(**gpu: Any) -> dict[str, Any]:
+    """The same measurement, of a pair that was decoded on a GPU which was watched; `gpu` is what the watch saw."""
+    measured = example_measurement()
+    measured["engine"]["gpu_layers"] = 33
+    return {**measured, "gpu": {"uuid": "GPU-1", "name": "NVIDIA GeForce RTX 4060 Ti", **gpu}}
+
+
+def metered_payload(**energy: Any) -> dict[str, Any]:
+    """A whole MEASURED payload whose energy was measured, too; `energy` replaces parts of that."""
+    return {**measured_payload(gpu_measurement()), "energy": {**example_energy(), **energy}}
+
+
+def measured_payload(measured: dict[str, Any] | None = None) -> dict[str, Any]:
     """A whole MEASURED payload."""
-    frame = result(example_measurement())
+    frame = result(measured or example_measurement())
     measured = frame["measurement"]
     return {
         "schema": labels.PAYLOAD_SCHEMA,

@@ -15,10 +15,19 @@ import pytest
 from shared import labels
 from shared.canonical import sha3_256_hex
 from shared.cli import main
+from shared.cli_parts import energy_rows
 from shared.client import Specdec
 from shared.curve import accounting_modeled
 from shared.keys import key_id
-from tests.shared.build import KEYS, PROMPT, measured_payload, receipt, roadmap_payload
+from tests.shared.build import (
+    KEYS,
+    PROMPT,
+    example_energy,
+    measured_payload,
+    metered_payload,
+    receipt,
+    roadmap_payload,
+)
 from tests.shared.service import Answer, serve
 from tests.shared.test_dsse import ED25519, P256, pem, signed
 
@@ -148,6 +157,7 @@ def test_measured_run_with_gaps(capsys: Capture) -> None:
     payload = measured_payload()
     measured = payload["measurement"]
     del measured["timing"], measured["blocks"]
+    measured["engine"]["gpu_layers"] = 33
     measured["speedup"] = payload["speedup_measured"] = labels.UNAVAILABLE
     measured["verdict"] = {"valid": False, "reasons": ["too few pairs"]}
     payload["energy"] = {"label": "MEASURED", "joules_per_token": {"speculative": 1.25, "target_only": None}}
@@ -158,6 +168,34 @@ def test_measured_run_with_gaps(capsys: Capture) -> None:
     assert printed["J/token, speculative"] == "1.25 (MEASURED)"
     assert printed["J/token, target_only"] == "UNAVAILABLE"
     assert printed["verdict"] == "not valid: too few pairs"
+
+
+def test_metered_run(capsys: Capture) -> None:
+    """A run whose energy was metered prints joules, what the draft saves, whose energy it is, and idle power apart."""
+    with serve(Answer(200, receipt(metered_payload()))) as service:
+        assert main(["run", PROMPT, "--url", service.url]) == 0
+    printed = rows(capsys.readouterr().out)
+    assert printed["J/token, speculative"] == "0.835 (MEASURED)"
+    assert printed["J/token, target_only"] == "1.7381 (MEASURED)"
+    detail = "MEASURED, 95 % interval 2.0717 to 2.0917, 6 pairs; above 1 the draft saves energy"
+    assert printed["energy ratio"] == f"2.0814 ({detail})"
+    assert printed["energy of"] == "NVIDIA GeForce RTX 4060 Ti: the GPU's board only, not the whole machine"
+    assert printed["idle power, W"] == "11.5 (MEASURED, not subtracted)"
+
+
+def test_energy_by_sampled_power() -> None:
+    """Joules from sampled power say so, and too few pairs have no interval."""
+    energy = {
+        **example_energy(),
+        "method": "sampled_power",
+        "ratio": {"median": 2.0, "ci95": None, "pairs": 2},
+    }
+    printed = dict(energy_rows({**energy, "idle_watts": None}))
+    assert printed["J/token, speculative"] == "0.835 (MEASURED, by sampled power)"
+    assert printed["energy ratio"].startswith(
+        "2.0000 (MEASURED, by sampled power, too few for an interval, 2 pairs"
+    )
+    assert "idle power, W" not in printed
 
 
 def test_adaptive_run(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

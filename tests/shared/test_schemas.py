@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from shared.models import one_line, problems
 from shared.schemas import CurveQuery, Energy, Measurement, Pair, RunRequest, explain
-from tests.shared.build import example_measurement, golden
+from tests.shared.build import example_energy, example_measurement, golden, gpu_measurement
 
 PROMPT_RULE = "prompt must be a string of 1 to 16384 UTF-8 bytes without NUL or lone surrogates"
 
@@ -251,6 +251,7 @@ def test_energy() -> None:
         {"label": "MEASURED", "joules_per_token": {"speculative": 1.5, "target_only": None}},
         {"label": "UNAVAILABLE", "code": "NO_NVML"},
         {"label": "UNAVAILABLE", "code": "NO_NVML", "reason": "no library"},
+        example_energy(),
     ):
         assert adapter.validate_python(good).model_dump(mode="json") == good
     for bad in (
@@ -261,9 +262,47 @@ def test_energy() -> None:
         {"label": "UNAVAILABLE", "code": "NO_NVML", "a prompt of some length": 1},
         {"label": "ESTIMATED", "code": "X"},
         {"code": "NO_NVML"},
+        {**example_energy(), "method": "a wattmeter"},
+        {**example_energy(), "windows": [{**example_energy()["windows"][0], "joules": 0.0}]},
+        {**example_energy(), "windows": [{**example_energy()["windows"][0], "tokens": 0}]},
+        {**example_energy(), "windows": example_energy()["windows"] * 6},
+        {**example_energy(), "idle_watts": 0.0},
+        {**example_energy(), "refresh_s": None, "gpu": {"uuid": "two words", "name": "n"}},
     ):
         with pytest.raises(ValidationError):
             adapter.validate_python(bad)
+
+
+def test_gpu() -> None:
+    """What was seen of a GPU is kept as far as it is known; names of its processes have no place."""
+    readings = {
+        "sm_clock_mhz": 2535,
+        "p_state": 0,
+        "temperature_c": 61,
+        "events": ["power_cap"],
+        "power_watts": None,
+    }
+    gpu = {
+        "driver": "550.54.14",
+        "before": readings,
+        "after": None,
+        "foreign_processes": 0,
+        "memory_total": 2**34,
+    }
+    measured = gpu_measurement(**gpu)
+    assert Measurement.model_validate(measured).model_dump(mode="json") == measured
+    assert (
+        "processes"
+        not in Measurement.model_validate(gpu_measurement(processes=["firefox"])).model_dump()["gpu"]
+    )
+    for field, value in (
+        ("uuid", "a b"),
+        ("events", ["hot"]),
+        ("ecc", 1),
+        ("foreign_processes", -1),
+        ("before", 1),
+    ):
+        assert refusal(Measurement, gpu_measurement(**{field: value})).startswith(f"gpu.{field}")
 
 
 def test_pair_is_named() -> None:

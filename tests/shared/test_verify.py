@@ -18,7 +18,16 @@ from shared.dsse import PAYLOAD_TYPE, pae, signature_block, statement, statement
 from shared.keys import key_id
 from shared.report import Report
 from shared.verify import verify_receipt
-from tests.shared.build import NOW, golden, measured_payload, receipt, roadmap_payload
+from tests.shared.build import (
+    NOW,
+    example_energy,
+    golden,
+    gpu_measurement,
+    measured_payload,
+    metered_payload,
+    receipt,
+    roadmap_payload,
+)
 from tests.shared.test_dsse import ED25519, P256, pem, signed
 
 CURVE = {
@@ -57,6 +66,47 @@ def test_measured_receipt() -> None:
         "time": "ok",
         "attestation": "warning",
         "signature": "warning",
+    }
+
+
+def test_metered_receipt() -> None:
+    """Energy that was measured is recomputed; where its windows are not given, that is a warning."""
+    report = verify_receipt(receipt(metered_payload()))
+    assert report.ok and statuses(report)["energy"] == "ok"
+    shortest = {"label": "MEASURED", "joules_per_token": example_energy()["joules_per_token"]}
+    report = verify_receipt(receipt({**metered_payload(), "energy": shortest}))
+    assert report.ok and statuses(report)["energy"] == "warning"
+    assert "energy" not in statuses(verify_receipt(receipt(measured_payload())))
+
+
+@pytest.mark.parametrize("part", ["joules", "seconds", "tokens"])
+def test_forged_energy(part: str) -> None:
+    """A window that was altered, though digest and summary fit, fails the energy."""
+    energy = example_energy()
+    energy["windows"][3][part] *= 2 if part != "seconds" else 0.1
+    report = verify_receipt(receipt(metered_payload(windows=energy["windows"])))
+    assert failed(report).keys() == {"energy"}
+
+
+def test_forged_joules_per_token() -> None:
+    """So does an altered result; a wrong cost ratio beside it hides nothing and raises nothing."""
+    forged = metered_payload(joules_per_token={"speculative": 0.5, "target_only": 1.75})
+    assert failed(verify_receipt(receipt(forged))) == {
+        "energy": "energy.joules_per_token is not what windows give"
+    }
+    accounting = {**forged["accounting_modeled"], "cost_ratio": "0.2"}
+    found = failed(
+        verify_receipt(receipt({**forged, "accounting_modeled": accounting, "energy": {"label": 5}}))
+    )
+    assert found.keys() == {"modeled", "summary"}
+
+
+def test_a_valid_verdict_on_a_throttled_gpu() -> None:
+    """A run on a GPU that was throttled or shared cannot call itself valid."""
+    payload = measured_payload(gpu_measurement(events=["hw_thermal"], foreign_processes=1))
+    assert failed(verify_receipt(receipt(payload))) == {
+        "measurement": "measurement.verdict.valid cannot be true when the GPU was throttled; "
+        "measurement.verdict.valid cannot be true when another program computed on the GPU"
     }
 
 

@@ -18,11 +18,21 @@ from hypothesis import given
 from shared.canonical import sha3_256_hex
 from shared.curve import accounting_modeled
 from shared.verify_standalone import verify
-from tests.shared.build import golden, measured_payload, measurement, receipt, result, roadmap_payload, runs
+from tests.shared.build import (
+    golden,
+    measured_payload,
+    measurement,
+    metered_payload,
+    receipt,
+    result,
+    roadmap_payload,
+    runs,
+)
 from tests.shared.test_verify_signature import changed, places
 
 SCRIPT = Path(__file__).parents[2] / "shared" / "verify_standalone.py"
-ALL = ("digest", "payload", "modeled", "counts", "rates", "timing")
+ALL = ("digest", "payload", "modeled", "counts", "rates", "timing", "energy")
+FIT = {**dict.fromkeys(ALL, True), "energy": None}  # where no energy was measured
 
 
 def outcomes(whole: Any) -> dict[str, bool | None]:
@@ -38,10 +48,11 @@ def place_of(whole: Any, path: tuple[Any, ...]) -> tuple[Any, Any]:
 
 
 def test_measured_receipt() -> None:
-    """A measured receipt passes every check; so does the golden example, which gives no timings."""
-    assert outcomes(receipt(measured_payload())) == dict.fromkeys(ALL, True)
+    """A measured receipt passes every check; so does the golden example, which gives neither timings nor energy."""
+    assert outcomes(receipt(metered_payload())) == dict.fromkeys(ALL, True)
+    assert outcomes(receipt(measured_payload())) == FIT
     example = receipt(golden("measured")["example_payload"])
-    assert outcomes(example) == {**dict.fromkeys(ALL, True), "timing": None}
+    assert outcomes(example) == {**FIT, "timing": None}
 
 
 def test_modeled_receipts() -> None:
@@ -99,20 +110,22 @@ TIMING += [("measurement", "speedup", name) for name in ("median", "pairs")]
 TIMING += [
     ("measurement", "timing", side, pair) for side in ("speculative_s", "target_only_s") for pair in (1, 7)
 ]
+ENERGY: list[Route] = [("energy", "joules_per_token", way) for way in ("speculative", "target_only")]
+ENERGY += [("energy", "windows", place, part) for place in (0, 5) for part in ("joules", "tokens")]
 
 
 @pytest.mark.parametrize(
     ("name", "path"),
     [
         (name, path)
-        for name, paths in zip(ALL[2:], (CURVE, COUNTS, RATES, TIMING), strict=True)
+        for name, paths in zip(ALL[2:], (CURVE, COUNTS, RATES, TIMING, ENERGY), strict=True)
         for path in paths
     ],
     ids=str,
 )
 def test_numbers_that_do_not_follow(name: str, path: tuple[Any, ...]) -> None:
     """An edge that computes a new digest over an altered number is caught by the formula behind that number."""
-    payload = measured_payload()
+    payload = metered_payload()
     place, key = place_of(payload, path)
     for factor in (1.001, -1.0, 2.0):
         before = place[key]
@@ -134,7 +147,15 @@ def test_any_run(run: tuple[Any, ...]) -> None:
     payload["speedup_modeled"] = None
     if rate is not None:
         payload["speedup_modeled"] = sum(rate**i for i in range(k + 1)) / (0.2 * k + 1)
-    assert outcomes(receipt(payload)) == dict.fromkeys(ALL, True)
+    assert outcomes(receipt(payload)) == FIT
+
+
+def test_no_windows() -> None:
+    """An energy that is UNAVAILABLE, or gives no windows, is not recomputed; one whose windows lack a way fails."""
+    payload = metered_payload(windows=None)
+    assert outcomes(receipt(payload))["energy"] is None
+    payload = metered_payload(windows=[metered_payload()["energy"]["windows"][0]])
+    assert outcomes(receipt(payload))["energy"] is False
 
 
 def test_an_adaptive_run() -> None:
@@ -231,7 +252,7 @@ def test_command(tmp_path: Path) -> None:
     script.parent.mkdir()
     empty.mkdir()
     script.write_bytes(SCRIPT.read_bytes())
-    whole = receipt(measured_payload())
+    whole = receipt(metered_payload())
     texts = {
         "good": json.dumps(whole),
         "bad": json.dumps({**whole, "payload": {**whole["payload"], "n": 51}}),

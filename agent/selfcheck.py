@@ -1,0 +1,171 @@
+"""`python -m agent selfcheck`: what this tower can and cannot measure, and why.
+
+It asks the same code that serves runs: a decode worker looks for the pair and then makes one real run of a few steps,
+so what is printed is what a receipt from here would say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from agent import __version__
+from agent.errors import AgentError
+from agent.pipe import PairEvent, ResultEvent
+from agent.settings import AgentSettings, load_settings
+from agent.supervisor import Supervisor
+from shared import labels
+from shared.schemas import RunRequest
+from shared.settings import SettingsError
+
+PROMPT = "The quick brown fox jumps over the lazy dog, and"
+STEPS = 16
+DEADLINE_S = 300.0
+
+_MARKS = {True: "yes", False: "no", None: "-"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: what was looked at, whether it can be used (None: neither), and in words what was found."""
+
+    what: str
+    usable: bool | None
+    found: str
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints the findings; returns 0 whatever they are, 2 for a wrong setting."""
+    parser = argparse.ArgumentParser(
+        prog="python -m agent selfcheck",
+        description="Tells what this tower can and cannot measure, and why. Takes the agent's own flags and settings.",
+    )
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    own, rest = parser.parse_known_args(argv)
+    try:
+        settings = load_settings(rest, os.environ)
+    except SettingsError as exc:
+        print(f"agent selfcheck: {exc}", file=sys.stderr)
+        return 2
+    findings = asyncio.run(look(settings))
+    if own.json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=1, ensure_ascii=False))
+    else:
+        width = max(len(finding.what) for finding in findings)
+        for finding in findings:
+            print(f"{finding.what:<{width}}  {_MARKS[finding.usable]:<3}  {finding.found}")
+    return 0
+
+
+async def look(settings: AgentSettings) -> list[Finding]:
+    """Returns everything that is found here."""
+    findings = [*_machine(settings), *_gpus(), *_ollama(settings)]
+    supervisor = Supervisor(
+        settings.worker_command(), hang_s=settings.hang_s, cancel_grace_s=settings.cancel_grace_s
+    )
+    try:
+        pair = await supervisor.pair()
+        findings += _pair(pair)
+        if pair.found:
+            findings += _run(await _decode(supervisor))
+    except AgentError as exc:
+        findings.append(Finding("decode", False, str(exc)))
+    finally:
+        await supervisor.close()
+    return findings
+
+
+async def _decode(supervisor: Supervisor) -> ResultEvent:
+    request = RunRequest(prompt=PROMPT, n=STEPS, ignore_eos=True).model_dump()
+    deadline = asyncio.get_running_loop().time() + DEADLINE_S
+    return await supervisor.run("selfcheck", request, deadline=deadline, on_progress=lambda _: None)
+
+
+def _machine(settings: AgentSettings) -> Iterator[Finding]:
+    python = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    yield Finding("agent", None, f"{__version__}, {python}, {len(os.sched_getaffinity(0))} processors")
+    try:
+        yield Finding("llama.cpp", True, f"llama-cpp-python {version('llama-cpp-python')}")
+    except PackageNotFoundError:
+        yield Finding("llama.cpp", False, "llama-cpp-python is not installed")
+    state = settings.state
+    nearest = next((path for path in (state, *state.parents) if path.exists()), state)
+    writable = os.access(nearest, os.W_OK | os.X_OK)
+    yield Finding("state", writable, f"{state} {'can' if writable else 'cannot'} be written")
+
+
+def _gpus() -> Iterator[Finding]:
+    from agent.gpu import find_gpu
+
+    found = find_gpu(None)
+    if found.gpu is None:
+        yield Finding("GPU", False, found.reason)
+    else:
+        yield Finding("GPU", True, found.gpu.describe())
+
+
+def _ollama(settings: AgentSettings) -> Iterator[Finding]:
+    from agent.ollama.api import Ollama
+    from agent.ollama.store import find_store
+
+    root = find_store(settings.ollama_models)
+    yield Finding("ollama store", root is not None, str(root) if root else "none is at the usual places")
+    if settings.ollama_url:
+        with Ollama(settings.ollama_url) as ollama:
+            answer = ollama.version()
+        found = f"version {answer.version}" if answer.version else f"{answer.reason} (it is not needed)"
+        yield Finding("ollama server", True if answer.version else None, found)
+
+
+def _pair(event: PairEvent) -> Iterator[Finding]:
+    device = event.device or {}
+    yield Finding(
+        "decodes on",
+        device.get("kind") is not None,
+        f"{device.get('kind') or 'nothing'}: {device.get('reason')}",
+    )
+    for model in event.models:
+        usable = bool(model.get("loadable"))
+        facts = f"{model.get('family') or 'unknown family'}"
+        yield Finding(f"model {model['name']}", usable, facts if usable else str(model.get("reason")))
+    if event.found and event.draft and event.target:
+        yield Finding("pair", True, f"{event.draft.name} drafts for {event.target.name}: {event.reason}")
+    else:
+        yield Finding("pair", False, event.reason)
+
+
+def _run(event: ResultEvent) -> Iterator[Finding]:
+    m: dict[str, Any] = event.measurement
+    yield Finding(
+        "decode", True, f"{m['n']} steps, {m['emitted']} tokens, acceptance {_figure(m['accepted_rate'])}"
+    )
+    speedup = m["speedup"]
+    if isinstance(speedup, str):
+        yield Finding("time", False, "a few steps here were too few or too slow to time")
+    else:
+        low, high = speedup["ci95"]
+        yield Finding(
+            "time", True, f"{labels.MEASURED}: speed-up {speedup['median']:.2f} [{low:.2f}, {high:.2f}]"
+        )
+    yield Finding("output", m["quality"]["label"] == labels.LOSSLESS, m["quality"]["label"])
+    verdict = m["verdict"]
+    yield Finding("verdict", verdict["valid"], "valid" if verdict["valid"] else "; ".join(verdict["reasons"]))
+    energy = event.energy
+    if energy["label"] == labels.MEASURED:
+        joules = energy["joules_per_token"]
+        ours, alone = _figure(joules["speculative"]), _figure(joules["target_only"])
+        yield Finding("energy", True, f"{labels.MEASURED}: {ours} J a token, {alone} by the target alone")
+    else:
+        yield Finding("energy", False, f"{labels.UNAVAILABLE} ({energy['code']}): {energy.get('reason')}")
+
+
+def _figure(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.3g}"
