@@ -124,7 +124,10 @@ async def run_agent(
         async def status() -> str:
             return f"{url}: {(await parts.capability.frame(0.0)).same_family_pair.reason}"
 
-        telling = asyncio.create_task(notifier.keep_telling(lambda: parts.supervisor.alive, status))
+        def healthy() -> bool:
+            return all(part.alive for part in (parts.supervisor, parts.capability, parts.runs))
+
+        telling = asyncio.create_task(notifier.keep_telling(healthy, status))
         await stopped
         log.info("stopping")
         notifier.send("STOPPING=1")

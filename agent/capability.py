@@ -6,6 +6,7 @@ file on which llama.cpp dies costs no run.
 """
 
 import asyncio
+import itertools
 import logging
 import math
 from collections.abc import Callable, Hashable
@@ -15,11 +16,11 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter, ValidationError
 
 from agent import __version__
-from agent.errors import AgentError, LoadFailed
+from agent.errors import AgentError
 from agent.pairs import ModelFile
 from agent.pipe import PairEvent
 from agent.runs import RunManager
-from agent.supervisor import Supervisor
+from agent.supervisor import GENTLE_CODES, Supervisor
 from shared.labels import UNAVAILABLE
 from shared.schemas import Energy, EnergyUnavailable, ModelListing, Pair
 from shared.wire import CapabilityFrame
@@ -29,6 +30,9 @@ log = logging.getLogger(__name__)
 LOOK_S = 3.0
 """How often the store is looked at: what is asked for is ten seconds from a change to its being told."""
 
+AFTER_FAILURE = 3
+"""After a look that failed so many others are left out."""
+
 AGAIN_S = 300.0
 """A pair is looked for this often even if the store is as it was: a GPU or its meter may have come or gone."""
 
@@ -36,7 +40,7 @@ PATIENCE_S = 1.0
 """How long a probe waits for the first answer."""
 
 RETRY_S = 300.0
-"""How long a pair that could not be loaded is held unfit, unless its files are to blame: then until they change."""
+"""How long a pair that could not be loaded is held unfit, unless its files change; memory may be free again later."""
 
 LATELY_S = 3600.0
 """How long a decoded step proves that the pair decodes."""
@@ -44,8 +48,8 @@ LATELY_S = 3600.0
 PROVE_AGAIN_S = 60.0
 """A proof that failed is not tried again before."""
 
-MAX_MODELS = 500
-"""As many models as a capability frame may list."""
+MAX_MODELS, MAX_MODELS_BYTES = 500, 128 * 1024
+"""As many models as a capability frame may list, and as much of it as they may take."""
 
 _NOT_LOOKED = Pair(found=False, reason="the agent is still looking for a pair")
 _NOT_READ = EnergyUnavailable(
@@ -113,9 +117,15 @@ class CapabilityWatch:
         self._watching: asyncio.Task[None] | None = None
         self._proving: asyncio.Task[None] | None = None
         self._proof: tuple[float, str | None] | None = None
+        self._pair_since = -math.inf
         for one in {supervisor, self._scout}:
             one.on_pair = self._hear
         supervisor.on_load = self._hear_of_load
+
+    @property
+    def alive(self) -> bool:
+        """Whether it looks, if it was begun."""
+        return self._watching is None or not self._watching.done()
 
     def start(self) -> None:
         """Begin to look."""
@@ -147,11 +157,12 @@ class CapabilityWatch:
         pair = self._pair()
         if not pair.found:
             return False, pair.reason
-        if self._runs.queue().running:
+        if self._runs.decoding:
             return True, "a run is being decoded"
         now = asyncio.get_running_loop().time()
-        decoded = self._supervisor.last_decode_at
-        if decoded is not None and now - decoded <= LATELY_S:
+        decoded, failed = self._supervisor.last_decode_at, self._supervisor.last_failure_at
+        since = max(self._pair_since, now - LATELY_S, -math.inf if failed is None else failed)
+        if decoded is not None and decoded >= since:
             return True, "the pair has decoded lately"
         if self._proof is not None and now - self._proof[0] <= PROVE_AGAIN_S and self._proof[1]:
             return False, f"the pair does not decode: {self._proof[1]}"
@@ -174,13 +185,16 @@ class CapabilityWatch:
     async def _watch(self) -> None:
         now = asyncio.get_running_loop().time
         seen: Hashable = None
-        next_at = -math.inf
+        next_at = not_before = -math.inf
         while True:
             picture = await self._take_picture()
             # Unless something has changed, looking can wait for the run that it would disturb.
-            if picture != seen or (now() >= next_at and not self._supervisor.busy):
-                seen = picture
-                next_at = now() + (self._again_s if await self._look() else self._look_s)
+            due = picture != seen or (now() >= next_at and not self._supervisor.busy)
+            if due and now() >= not_before:
+                if await self._look():
+                    seen, next_at = picture, now() + self._again_s
+                else:
+                    not_before = now() + AFTER_FAILURE * self._look_s
             await asyncio.sleep(self._look_s)
 
     async def _take_picture(self) -> Hashable:
@@ -199,6 +213,10 @@ class CapabilityWatch:
         except AgentError as exc:
             self._note_trouble(f"looking for a pair failed: {exc.cause}")
             return False
+        except Exception:
+            log.exception("unexpected error")
+            self._note_trouble("looking for a pair failed")
+            return False
         finally:
             self._first.set()
         return True
@@ -207,9 +225,12 @@ class CapabilityWatch:
         trouble: str | None = None
         try:
             await self._supervisor.prove()
+            self._hear_of_load(None)
         except AgentError as exc:
             trouble = exc.cause
             log.warning("the pair does not decode", extra={"data": {"code": exc.code, "cause": exc.cause}})
+            if exc.code not in GENTLE_CODES:
+                self._hear_of_load(exc)
         finally:
             self._proof = asyncio.get_running_loop().time(), trouble
             self._proving = None
@@ -231,8 +252,7 @@ class CapabilityWatch:
             return
         self._unfit = None
         if error is not None:
-            now = asyncio.get_running_loop().time()
-            until = math.inf if error.code == LoadFailed.code else now + self._retry_s
+            until = asyncio.get_running_loop().time() + self._retry_s
             self._unfit = _Unfit(self._told.files, f"the pair could not be loaded: {error.cause}", until)
             log.info("pair", extra={"data": {"found": False, "reason": self._unfit.reason}})
 
@@ -253,7 +273,7 @@ class CapabilityWatch:
                     target=event.target.name if event.target else None,
                     family=event.family,
                 ),
-                models=[ModelListing.model_validate(model) for model in event.models[:MAX_MODELS]],
+                models=_fitting([ModelListing.model_validate(model) for model in event.models[:MAX_MODELS]]),
                 event=event,
                 energy=_NOT_READ if event.energy is None else _ENERGY.validate_python(event.energy),
             )
@@ -263,11 +283,17 @@ class CapabilityWatch:
             return
         if self._told is None or told.pair != self._told.pair or self._trouble:
             log.info("pair", extra={"data": {"found": told.pair.found, "reason": told.pair.reason}})
-        if self._told is not None and told.files != self._told.files:
-            self._proof = None
+        if self._told is None or told.files != self._told.files:
+            self._proof, self._pair_since = None, asyncio.get_running_loop().time()
         self._told, self._trouble = told, None
 
     def _note_trouble(self, trouble: str) -> None:
         if trouble != self._trouble:
             log.warning("pair", extra={"data": {"found": False, "reason": trouble}})
         self._trouble = trouble
+
+
+def _fitting(models: list[ModelListing]) -> list[ModelListing]:
+    """Returns the first models that fit a frame; those that can be used come first."""
+    sizes = itertools.accumulate(len(model.model_dump_json().encode()) for model in models)
+    return [model for model, size in zip(models, sizes, strict=True) if size <= MAX_MODELS_BYTES]

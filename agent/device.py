@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from agent.errors import LoadFailed
+
+_ABSENT = {"NO_LIBRARY", "NO_GPU"}
+"""Codes of a GPU that is not there; any other is of one that is, and does not work."""
+
+_PCI = Path("/sys/bus/pci/devices")
+_NVIDIA, _DISPLAY = "0x10de", "0x03"
 
 _NO_SUPPORT = "the llama.cpp installed here is built without support for it"
 _BUILD_ONE = (
     "install llama-cpp-python with CUDA (see the README), or choose the processor: SPECDEC_DEVICE=cpu"
 )
+_MEND = "mend the driver (nvidia-smi tells more), or choose the processor: SPECDEC_DEVICE=cpu"
 
 
 @dataclass(frozen=True)
@@ -39,7 +47,7 @@ class Device:
 
 
 def choose_device(setting: str = "auto", gpu: str | None = None, *, embedded: bool = False) -> Device:
-    """Decides where to decode, and hides every other GPU from llama.cpp.
+    """Decides where to decode, and hides every other GPU from llama.cpp, whatever CUDA_VISIBLE_DEVICES was before.
 
     Must come before llama.cpp starts, as CUDA looks at its environment only once: the GPU that decodes must be the
     one whose meter is read.
@@ -55,24 +63,49 @@ def choose_device(setting: str = "auto", gpu: str | None = None, *, embedded: bo
     from agent.gpu import find_gpu
 
     if setting == "cpu":
-        return Device("cpu", "the operator chose the processor")
+        return _processor("the operator chose the processor")
     found = find_gpu(gpu)
     if found.gpu is not None:
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         os.environ["CUDA_VISIBLE_DEVICES"] = found.gpu.uuid
     elif gpu is not None:
         raise LoadFailed(f"the GPU asked for cannot be used: {found.reason}", "name another with SPECDEC_GPU")
-    if _offloads():
+    broken = found.gpu is None and (found.code not in _ABSENT or _has_nvidia_card())
+    if _offloads() and not broken:
         uuid = found.gpu.uuid if found.gpu else None
         return Device("gpu", "llama.cpp and a GPU are there", uuid)
+    trouble = _NO_SUPPORT if found.gpu else found.reason
     if setting == "gpu":
-        cause = f"a GPU was asked for, and {_NO_SUPPORT if found.gpu else found.reason}"
-        raise LoadFailed(cause, _BUILD_ONE)
-    if found.gpu is None:
-        return Device("cpu", f"no GPU: {found.reason}")
+        raise LoadFailed(f"a GPU was asked for, and {trouble}", _MEND if broken else _BUILD_ONE)
+    if found.gpu is None and not broken:
+        return _processor(f"no GPU: {found.reason}")
     if embedded:
-        return Device("cpu", f"the embedded pair needs no GPU, and {_NO_SUPPORT}")
-    raise LoadFailed(f"this machine has a GPU, and {_NO_SUPPORT}", _BUILD_ONE)
+        return _processor(f"the embedded pair needs no GPU, and {trouble}")
+    raise LoadFailed(f"this machine has a GPU, and {trouble}", _MEND if broken else _BUILD_ONE)
+
+
+def _processor(reason: str) -> Device:
+    """Returns the processor, with every GPU hidden: a llama.cpp with CUDA would read long prompts there anyway."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    return Device("cpu", reason)
+
+
+def _has_nvidia_card() -> bool:
+    """Tells whether a graphics card of NVIDIA's is in the machine, whatever its driver says."""
+
+    def read(path: Path) -> str:
+        try:
+            return path.read_text().strip()
+        except OSError:
+            return ""
+
+    try:
+        cards = list(_PCI.iterdir())
+    except OSError:
+        return False
+    return any(
+        read(card / "vendor") == _NVIDIA and read(card / "class").startswith(_DISPLAY) for card in cards
+    )
 
 
 def _offloads() -> bool:

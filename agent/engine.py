@@ -26,8 +26,8 @@ class Engine(Protocol):
     def surroundings(self) -> dict[str, Any]:
         """Tell what would decode, and whether energy can be read there: `device` and `energy` of a pair event."""
 
-    def make_room(self) -> None:
-        """See to it that a run may begin on this device now."""
+    def make_room(self, *, unload: bool = True) -> None:
+        """See to it that a run may begin on this device now; `unload` lets others be asked to leave it."""
 
     def load(self, choice: "PairChoice") -> "LoadedPair":
         """Load a pair."""
@@ -134,12 +134,12 @@ class LlamaEngine:
             energy = probe(gpu_of(device))
         return {"device": asdict(device), "energy": energy}
 
-    def make_room(self) -> None:
+    def make_room(self, *, unload: bool = True) -> None:
         """Ask Ollama to unload if the operator says so, and refuse to run beside others if the operator says so."""
         from agent.room import make_room
 
         options = self._options
-        url = options.ollama_url if options.ollama_unload else ""
+        url = options.ollama_url if options.ollama_unload and unload else ""
         make_room(self.device, ollama_url=url, foreign=options.foreign)
 
     def load(self, choice: "PairChoice") -> "LoadedPair":

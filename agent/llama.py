@@ -97,8 +97,8 @@ def dry_load(path: Path, name: str, *, capacity: int, gpu_layers: int) -> tuple[
     system_info()
     _said.clear()
     _told.clear()
-    params = llama_cpp.llama_model_default_params()
-    params.n_gpu_layers, params.no_alloc, params.load_mode = gpu_layers, True, llama_cpp.LLAMA_LOAD_MODE_NONE
+    params, _devices = _model_params(gpu_layers)
+    params.no_alloc, params.load_mode = True, llama_cpp.LLAMA_LOAD_MODE_NONE
     model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
     if not model:
         raise _why(name)
@@ -112,6 +112,16 @@ def dry_load(path: Path, name: str, *, capacity: int, gpu_layers: int) -> tuple[
     finally:
         llama_cpp.llama_model_free(model)
     return weights, _bytes_told(_CACHE_SIZE), _bytes_told(_COMPUTE_SIZE)
+
+
+def _model_params(gpu_layers: int) -> tuple[Any, Any]:
+    """Returns parameters to load by, and what must live as long as they: without layers to offload, no devices."""
+    params = llama_cpp.llama_model_default_params()
+    params.n_gpu_layers = gpu_layers
+    devices = (ctypes.c_void_p * 1)()
+    if gpu_layers == 0:
+        params.devices = ctypes.addressof(devices)
+    return params, devices
 
 
 def _bytes_told(pattern: re.Pattern[str]) -> int:
@@ -153,8 +163,7 @@ class Weights:
         system_info()
         _said.clear()
         _told.clear()
-        params = llama_cpp.llama_model_default_params()
-        params.n_gpu_layers = gpu_layers
+        params, self._devices = _model_params(gpu_layers)
         params.vocab_only = vocab_only
         self.name = name
         self.gpu_layers = gpu_layers

@@ -23,7 +23,7 @@ import numpy as np
 
 from agent.adaptive import Stopping, longest_draft
 from agent.calibration import STALE_RATIO, Calibration, calibrate
-from agent.decode import Ends, Generation, begin, prefill, speculative_step, target_only
+from agent.decode import CacheError, Ends, Generation, begin, prefill, speculative_step, target_only
 from agent.energy import OutOfTime, measure_energy, unavailable
 from agent.errors import Cancelled, DeadlineExceeded, RequestRefused
 from agent.gpu import Gpu, GpuWatch
@@ -108,6 +108,7 @@ class _Decoded:
         calibration: What a step costs, if that could be measured.
         fixed: Counts of fixed steps beside an adaptive generation.
         betas: Chance of acceptance of each position examined, by step, when sampling.
+        quality: Whether the output was unchanged (`shared.schemas.Quality` as JSON).
     """
 
     first: Generation
@@ -115,6 +116,7 @@ class _Decoded:
     calibration: Calibration | None
     fixed: Counts | None
     betas: list[list[float]]
+    quality: dict[str, Any]
 
 
 def prove(pair: LoadedPair) -> None:
@@ -182,7 +184,8 @@ class _Run:
             self.k = longest_draft(calibration.costs)
         betas: list[list[float]] = []
         first = self._speculative(self._report_steps, calibration, betas)
-        return _Decoded(first, self._time_pairs(first, calibration), calibration, fixed, betas)
+        timed = self._time_pairs(first, calibration)
+        return _Decoded(first, timed, calibration, fixed, betas, self._quality(first, timed))
 
     def _energy(self, gpu: Gpu | None, decoded: _Decoded, idle: tuple[float, float] | None) -> dict[str, Any]:
         """Meters the generation with and without the draft (`shared.schemas.Energy` as JSON)."""
@@ -210,7 +213,11 @@ class _Run:
             tokens = target_only(self.prompt, self.pair.target, rule, len(first.tokens), along, going_on)
             return len(tokens)
 
-        return measure_energy(gpu, speculative, alone, own_pids={os.getpid()}, idle=idle)
+        try:
+            return measure_energy(gpu, speculative, alone, own_pids={os.getpid()}, idle=idle)
+        except CacheError as exc:
+            # What was measured before stands; if the model is past use, the next run says so.
+            return unavailable("DECODE_FAILED", f"decoding failed while it was metered: {exc.cause}")
 
     def _calibration(self) -> Calibration | None:
         """Returns what a step costs here: remembered, or measured now."""
@@ -360,7 +367,7 @@ class _Run:
         first, timed, calibration, fixed = decoded.first, decoded.timed, decoded.calibration, decoded.fixed
         counts = summarise(first.steps, self.k)
         speedup = timed.speedup()
-        quality = self._quality(first, timed)
+        quality = decoded.quality
         rate = interval = alpha = None
         if self.adaptive:
             alpha = self.alpha

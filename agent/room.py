@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from agent.device import Device
 from agent.errors import GpuBusy
+from agent.nvml import NvmlError
 from agent.preflight import RESERVE, free_memory
 
 if TYPE_CHECKING:
@@ -59,7 +60,10 @@ def make_room(device: Device, *, ollama_url: str = "", foreign: str = "mark") ->
     if ollama_url:
         _unload(ollama_url)
     if foreign == "refuse" and (gpu := gpu_of(device)) is not None:
-        others = len(gpu.foreign_processes({os.getpid()}))
+        try:
+            others = len(gpu.device.compute_pids() - {os.getpid()})
+        except NvmlError as failure:
+            raise GpuBusy(f"nobody can tell who else computes on the GPU: {failure.cause}") from None
         if others:
             raise GpuBusy(
                 f"{others} other {'program computes' if others == 1 else 'programs compute'} on the GPU"

@@ -29,7 +29,7 @@ from agent.errors import (
     NotFound,
     RequestRefused,
 )
-from agent.pipe import ProgressEvent, ResultEvent
+from agent.pipe import LOADING, ProgressEvent, ResultEvent
 from agent.store import Record, State, Store
 from agent.supervisor import Decoder
 from shared.canonical import canonical_bytes
@@ -170,6 +170,17 @@ class RunManager:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
+
+    @property
+    def alive(self) -> bool:
+        """Whether runs are taken from the queue, if that was begun."""
+        return self._task is None or not self._task.done()
+
+    @property
+    def decoding(self) -> bool:
+        """Whether a run is being decoded whose pair is in memory."""
+        progress = self._running.progress if self._running else None
+        return progress is not None and progress.phase not in ("queued", "starting", LOADING)
 
     def queue(self) -> QueueState:
         """Return how busy the agent is."""

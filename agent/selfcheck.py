@@ -15,9 +15,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from agent import __version__
+from agent.energy import PER_RUN, probe, refresh_period
+from agent.envfile import parse
 from agent.errors import AgentError
 from agent.pipe import PairEvent, ResultEvent
 from agent.settings import AgentSettings, load_settings
@@ -49,11 +52,21 @@ def main(argv: Sequence[str]) -> int:
         description="Tells what this tower can and cannot measure, and why. Takes the agent's own flags and settings.",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument(
+        "--settings",
+        type=Path,
+        metavar="FILE",
+        help="a file of settings, such as the service's /etc/specdec/agent.env",
+    )
     own, rest = parser.parse_known_args(argv)
     try:
-        settings = load_settings(rest, os.environ)
+        service = parse(own.settings.read_text("utf-8")) if own.settings else {}
+        settings = load_settings(rest, {**service, **os.environ})
     except SettingsError as exc:
         print(f"agent selfcheck: {exc}", file=sys.stderr)
+        return 2
+    except (OSError, UnicodeError) as exc:
+        print(f"agent selfcheck: the settings cannot be read ({type(exc).__name__})", file=sys.stderr)
         return 2
     findings = asyncio.run(look(settings))
     if own.json:
@@ -67,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
 
 async def look(settings: AgentSettings) -> list[Finding]:
     """Returns everything that is found here."""
-    findings = [*_machine(settings), *_gpus(), *_ollama(settings)]
+    findings = [*_machine(settings), *_gpus(settings), *_ollama(settings)]
     supervisor = Supervisor(
         settings.worker_command(), hang_s=settings.hang_s, cancel_grace_s=settings.cancel_grace_s
     )
@@ -97,19 +110,24 @@ def _machine(settings: AgentSettings) -> Iterator[Finding]:
     except PackageNotFoundError:
         yield Finding("llama.cpp", False, "llama-cpp-python is not installed")
     state = settings.state
-    nearest = next((path for path in (state, *state.parents) if path.exists()), state)
+    # Not Path.exists, which raises where a directory above is closed to us.
+    nearest = next((path for path in (state, *state.parents) if os.path.exists(path)), state)  # noqa: PTH110
     writable = os.access(nearest, os.W_OK | os.X_OK)
     yield Finding("state", writable, f"{state} {'can' if writable else 'cannot'} be written")
 
 
-def _gpus() -> Iterator[Finding]:
+def _gpus(settings: AgentSettings) -> Iterator[Finding]:
     from agent.gpu import find_gpu
 
-    found = find_gpu(None)
+    found = find_gpu(settings.gpu)
     if found.gpu is None:
         yield Finding("GPU", False, found.reason)
-    else:
-        yield Finding("GPU", True, found.gpu.describe())
+        return
+    yield Finding("GPU", True, found.gpu.describe())
+    told = probe(found.gpu)
+    period = refresh_period(found.gpu)
+    refreshes = f", refreshed every {1000 * period:.0f} ms" if period else ""
+    yield Finding("energy meter", told["code"] == PER_RUN, f"{told['reason']}{refreshes}")
 
 
 def _ollama(settings: AgentSettings) -> Iterator[Finding]:

@@ -111,8 +111,8 @@ class AgentSettings(BaseModel):
     @field_validator("gpu")
     @classmethod
     def _is_gpu(cls, value: str | None) -> str | None:
-        if value is not None and not re.fullmatch("[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z/-]{1,80}", value):
-            raise ValueError("must be an index or a UUID as nvidia-smi -L shows them")
+        if value is not None and not re.fullmatch("[0-9]{1,3}|GPU-[0-9A-Za-z-]{1,80}", value):
+            raise ValueError("must be an index or a UUID of a whole GPU, as nvidia-smi -L shows them")
         return value
 
     @field_validator("ollama_url")

@@ -9,7 +9,8 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 from agent.child import Child
@@ -66,7 +67,8 @@ class Supervisor:
         Attributes:
             starts: How many workers have been started.
             deaths: How many of them ended otherwise than by our leave, by the error's code.
-            last_decode_at: When a run last gave a result, on the event loop's clock.
+            last_decode_at: When a run or a proof last decoded, on the event loop's clock.
+            last_failure_at: When one last failed for another reason than its own request.
 
         Args:
             command: The program and its arguments.
@@ -87,8 +89,10 @@ class Supervisor:
         self.starts = 0
         self.deaths: Counter[str] = Counter()
         self.last_decode_at: float | None = None
+        self.last_failure_at: float | None = None
         self._heard_at = 0.0
         self._turn = asyncio.Lock()
+        self._stop = asyncio.Event()
         self._child: Child | None = None
         self._run_id: str | None = None
         self._runner: Child | None = None
@@ -130,7 +134,11 @@ class Supervisor:
         Raises:
             AgentError: The worker could not.
         """
-        await self._short(ProveOp())
+        try:
+            await self._short(ProveOp())
+        except AgentError as exc:
+            self._note_failure(exc)
+            raise
         self.last_decode_at = asyncio.get_running_loop().time()
 
     async def _short(self, op: PairOp | ProveOp) -> PairEvent | ProvedEvent | ResultEvent:
@@ -157,13 +165,11 @@ class Supervisor:
         """
         loop = asyncio.get_running_loop()
         self._run_id, self._cancelled = run_id, False
+        self._stop.clear()
         try:
-            async with self._turn:
+            async with self._turn_before(deadline):
                 child = await self._ready()
-                if self._cancelled:
-                    raise Cancelled("the run was cancelled")
-                if deadline <= loop.time():
-                    raise DeadlineExceeded("the deadline passed before the run could start")
+                self._check(deadline)
                 late = DeadlineExceeded("the decode worker did not heed the deadline")
                 killer = loop.call_at(deadline + self._grace_s, child.kill, late)
                 op = RunOp(run_id=run_id, request=request, deadline_s=deadline - loop.time())
@@ -180,6 +186,7 @@ class Supervisor:
                 try:
                     event = await self._converse(child, op, note)
                 except AgentError as exc:
+                    self._note_failure(exc)
                     if loading and exc.code not in GENTLE_CODES:
                         self.on_load(exc)
                     raise
@@ -194,11 +201,43 @@ class Supervisor:
         finally:
             self._run_id = None
 
+    @asynccontextmanager
+    async def _turn_before(self, deadline: float) -> AsyncIterator[None]:
+        """Waits for the worker to be free, but not beyond the deadline or a cancel."""
+        tasks = [asyncio.create_task(self._turn.acquire()), asyncio.create_task(self._stop.wait())]
+        try:
+            left = deadline - asyncio.get_running_loop().time()
+            await asyncio.wait(
+                tasks,
+                timeout=max(0.0, left) if math.isfinite(left) else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if not tasks[0].done():
+                self._check(deadline)
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if not tasks[0].cancelled():
+                self._turn.release()
+
+    def _check(self, deadline: float) -> None:
+        if self._cancelled:
+            raise Cancelled("the run was cancelled")
+        if deadline <= asyncio.get_running_loop().time():
+            raise DeadlineExceeded("the deadline passed before the run could start")
+
+    def _note_failure(self, error: AgentError) -> None:
+        if error.code not in GENTLE_CODES:
+            self.last_failure_at = asyncio.get_running_loop().time()
+
     def cancel(self, run_id: str) -> None:
         """Stop this run if it is the one under way: ask first, kill after the grace."""
         if run_id != self._run_id or self._cancelled:
             return
         self._cancelled = True
+        self._stop.set()
         if self._runner is not None:
             self._runner.post(CancelOp(run_id=run_id))
             asyncio.get_running_loop().call_later(self._grace_s, self._kill_runner_of, run_id)
@@ -227,12 +266,14 @@ class Supervisor:
 
     def _let_go(self) -> None:
         if self._child is not None and not self.busy:
-            log.info("worker idle", extra={"data": {"worker": self._child.pid}})
-            task = asyncio.create_task(self._retire(self._child))
+            child, self._child = self._child, None
+            log.info("worker idle", extra={"data": {"worker": child.pid}})
+            task = asyncio.create_task(self._retire(child))
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
 
     async def _ready(self) -> Child:
+        self._heard_at = asyncio.get_running_loop().time()
         self._stir()
         # What is leaving still holds memory that the next one needs.
         await asyncio.gather(*self._leaving)

@@ -102,13 +102,13 @@ class Worker:
 
     def _prove(self) -> ProvedEvent:
         with self.pulse.busy(None, LOADING, 0):
-            pair = self._current()[1]
+            pair = self._current(unload=False)[1]
             self.pulse.progress("loaded", 0, 1)
             self._engine.prove(pair)
         return ProvedEvent()
 
-    def _current(self) -> "tuple[PairChoice, LoadedPair]":
-        """Return the pair as it is to be found now, in memory."""
+    def _current(self, *, unload: bool = True) -> "tuple[PairChoice, LoadedPair]":
+        """Return the pair as it is to be found now, in memory; nobody is asked to leave that for a mere proof."""
         before = self._choice
         event = self._choose()
         choice = self._choice
@@ -117,7 +117,7 @@ class Worker:
             self._send(event)
         if not choice.found:
             raise NoPair(choice.reason)
-        self._engine.make_room()
+        self._engine.make_room(unload=unload)
         return choice, self._load(choice)
 
     def _run(self, op: RunOp) -> ResultEvent:

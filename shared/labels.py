@@ -59,6 +59,7 @@ ENERGY_CODES: Final = (
     "FOREIGN_PROCESS",
     "TOO_SHORT",
     "NOT_REPEATABLE",
+    "DECODE_FAILED",
     "NVML_ERROR",
     "PER_RUN",  # not before a run has been made
 )

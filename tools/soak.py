@@ -57,6 +57,9 @@ CLIENTS = 4
 FLAT = 1.05
 """Memory and file descriptors may be this many times what they were."""
 
+LONG_LIFE = 12
+"""Runs that a worker must have seen for its memory to be judged."""
+
 DRAFT, TARGET = "specdec:1m", "specdec:9m"
 PROMPTS = (
     "And it came to pass",
@@ -91,6 +94,7 @@ class Soak:
     done_to: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
     memory: list[tuple[int, int]] = field(default_factory=list)
+    workers: dict[int, list[int]] = field(default_factory=dict)
     disturbed: int = 0
 
     def headers(self) -> dict[str, str]:
@@ -284,6 +288,9 @@ async def soak_agent(soak: Soak, runs: int) -> None:
             await one_run(soak, number)
             if number % 5 == 0:
                 soak.memory.append(weigh(soak.pid))
+            for pid in children(soak.pid):
+                with suppress(OSError):
+                    soak.workers.setdefault(pid, []).append(weigh(pid)[0])
             if number % 17 == 16:
                 soak.disturbed += 1
                 await soak.random.choice(disturbances)(soak)
@@ -308,9 +315,15 @@ async def soak_agent(soak: Soak, runs: int) -> None:
     memory, descriptors = zip(*soak.memory, strict=True)
     # Each connection has a descriptor, so that the fewest of a while tell of a leak, and the usual number does not.
     grown = {"memory": growth(memory), "file descriptors": growth(descriptors, min)}
+    grown |= {"worker's memory": worker_growth(soak)}
     for what, times in grown.items():
         if times > FLAT:
             soak.faults.append(f"the agent's {what} grew to {times:.3f} times what it was")
+
+
+def worker_growth(soak: Soak) -> float:
+    """Returns the most that the memory of a worker grew which lived long enough to tell."""
+    return max((growth(sizes) for sizes in soak.workers.values() if len(sizes) >= LONG_LIFE), default=1.0)
 
 
 def report(soak: Soak) -> dict[str, Any]:
@@ -322,6 +335,7 @@ def report(soak: Soak) -> dict[str, Any]:
         "done": dict(soak.done_to),
         "resident_mib": [round(min(memory) / 2**20, 1), round(max(memory) / 2**20, 1)],
         "resident_growth": round(growth(memory), 4),
+        "worker_growth": round(worker_growth(soak), 4),
         "descriptors": [min(descriptors), max(descriptors)],
         "descriptor_growth": round(growth(descriptors, min), 4),
         "faults": soak.faults,

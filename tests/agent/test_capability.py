@@ -19,6 +19,7 @@ from agent.pipe import PairEvent
 from agent.runs import RunManager
 from agent.store import Store
 from agent.supervisor import Supervisor
+from shared.wire import encode
 from tests.agent.support import PATIENCE, SCRIPTED
 
 FILE = ModelFile("model", Path("/models/model"), None, (2, 3))
@@ -77,13 +78,13 @@ async def test_unfit_until_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "found"),
     [
-        (LoadFailed("it is cut short"), False),
+        (LoadFailed("only 20 of 33 layers are on the GPU"), True),
         (OutOfMemory("it does not fit"), True),
         (WorkerDied("the decode worker was ended by SIGKILL"), True),
     ],
 )
 async def test_unfit_for_a_while(tmp_path: Path, error: AgentError, found: bool) -> None:
-    """Memory may be free again later, so only a failure that is the files' own is held against them for good."""
+    """Memory may be free again later, and a driver mended, so no failure is held against the files for good."""
     async with heard(tmp_path, retry_s=0) as it:
         assert (await it.pair(PAIR, error, PAIR))[0] is found
 
@@ -209,13 +210,59 @@ async def test_ready(tmp_path: Path) -> None:
         await it.until(lambda: it.watch.ready()[0])
 
 
+async def test_ready_after_a_failure(tmp_path: Path) -> None:
+    """A run whose worker dies takes the proof away, until a step is decoded again; a cancelled one does not."""
+    async with watching(tmp_path) as it:
+        assert await it.found()
+        it.watch.ready()
+        await it.until(lambda: it.watch.ready()[0])
+        for prompt, ready in (("fail CANCELLED", True), ("fail INTERNAL", False)):
+            with pytest.raises(AgentError):
+                await it.supervisor.run(
+                    "r", {"prompt": prompt}, deadline=float("inf"), on_progress=lambda _: None
+                )
+            assert it.watch.ready(prove=False)[0] is ready
+        await it.until(lambda: it.watch.ready()[0])
+
+
+async def test_ready_with_another_pair(tmp_path: Path) -> None:
+    """That one pair has decoded says nothing of the next one."""
+    async with watching(tmp_path) as it:
+        assert await it.found()
+        it.watch.ready()
+        await it.until(lambda: it.watch.ready()[0])
+        it.supervisor.on_pair(OTHER)
+        assert not it.watch.ready(prove=False)[0]
+
+
+async def test_failed_proof_is_told(tmp_path: Path) -> None:
+    """A pair that cannot be loaded for a proof is no pair for clients either."""
+    async with watching(tmp_path, "--prove", "fail") as it:
+        assert await it.found()
+        it.watch.ready()
+        await it.until(lambda: not it.watch.ready(prove=False)[1].startswith("the pair has not"))
+        told = (await it.watch.frame(0)).same_family_pair
+        assert (told.found, told.reason) == (False, "the pair could not be loaded: it does not fit")
+
+
 async def test_not_ready(tmp_path: Path) -> None:
     """A pair that does not decode is not ready, and says why."""
     async with watching(tmp_path, "--prove", "fail") as it:
         assert await it.found()
         assert not it.watch.ready()[0]
-        await it.until(lambda: it.watch.ready()[1] == "the pair does not decode: it does not fit")
+        await it.until(lambda: it.watch.ready()[1] == "the pair could not be loaded: it does not fit")
         assert not it.watch.ready()[0]
     async with watching(tmp_path, "--pair", "none") as it:
         assert not await it.found()
         assert it.watch.ready() == (False, "no two models of one family")
+
+
+async def test_many_models(tmp_path: Path) -> None:
+    """Of a store whose list would not fit a frame the first models are told, and the frame can be sent."""
+    models = [{"name": f"m{i}", "loadable": False, "reason": "ж" * 900} for i in range(600)]
+    async with heard(tmp_path) as it:
+        await it.pair(PAIR.model_copy(update={"models": models}))
+        frame = await it.watch.frame(0)
+    assert [model.name for model in frame.models] == [f"m{i}" for i in range(len(frame.models))]
+    assert 250 < len(frame.models) < 350
+    assert len(encode(frame)) < 256 * 1024

@@ -374,6 +374,12 @@ def test_time_runs_out(here: Stub, how: str) -> None:
     assert code(brief_here(here, **LONG, **{how: 1 + 3})) == "TOO_SHORT"
 
 
+def test_a_long_measurement_is_cut(here: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where blocks are long, two pairs must do: no run is kept waiting for an interval."""
+    monkeypatch.setattr("agent.energy.LONGEST_S", 0.3)
+    assert brief_here(here, pairs=9)["energy"]["ratio"]["pairs"] == 2
+
+
 def test_no_window_ends_in_an_idle_gpu(here: Stub) -> None:
     """A window that ends with the last block does not count: nothing was read after it while the GPU was busy."""
     assert code(brief_here(here, **LONG, blocks=1 + 4)) == "TOO_SHORT"

@@ -14,6 +14,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from agent import gpu, measure
+from agent.decode import CacheError
 from agent.device import Device
 from agent.energy import measure_energy
 from agent.errors import Cancelled
@@ -145,6 +146,24 @@ def test_deadline_while_metering(pair: LoadedPair) -> None:
     measurement, energy = parts(it.outcome(None))
     assert (energy.label, energy.code) == ("UNAVAILABLE", "TOO_SHORT")
     assert late and measurement.speedup != labels.UNAVAILABLE
+
+
+def test_decoding_that_fails_while_metering(pair: LoadedPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decode that fails while it is metered costs the energy alone."""
+    phases: list[str] = []
+
+    real = pair.target.forward
+
+    def forward(tokens: Any, rows: int) -> Any:
+        if "metering" in phases:
+            raise CacheError("llama.cpp could not decode 5 tokens after 17 (code -3)")
+        return real(tokens, rows)
+
+    monkeypatch.setattr(pair.target, "forward", forward)
+    outcome = run(pair, REQUEST, on_progress=lambda phase, done, total: phases.append(phase))
+    measurement, energy = parts(outcome)
+    assert (energy.label, energy.code) == ("UNAVAILABLE", "DECODE_FAILED")
+    assert measurement.speedup != labels.UNAVAILABLE
 
 
 def test_cancel_while_metering(pair: LoadedPair) -> None:

@@ -9,6 +9,7 @@ import pytest
 from agent import gpu, room
 from agent.device import Device
 from agent.errors import GpuBusy
+from agent.nvml import NvmlError
 from agent.preflight import RESERVE
 from agent.room import free_bytes, gpu_of, make_room, memory_bytes
 
@@ -26,14 +27,22 @@ class Card:
     def __init__(self) -> None:
         """Begin with nobody there."""
         self.pids: set[int] = set()
+        self.dumb = False
 
     def memory_free(self) -> int:
         """Tell what is free."""
         return 10 * GIB
 
-    def foreign_processes(self, own_pids: set[int]) -> set[int]:
-        """Tell who else is there."""
-        return self.pids - own_pids
+    @property
+    def device(self) -> "Card":
+        """Its own readings."""
+        return self
+
+    def compute_pids(self) -> frozenset[int]:
+        """Tell who is there."""
+        if self.dumb:
+            raise NvmlError("NOT_SUPPORTED", "the compute processes: the driver has no data on it")
+        return frozenset(self.pids)
 
 
 @pytest.fixture
@@ -72,6 +81,9 @@ def test_others_on_the_gpu(card: Card, others: set[int], said: str) -> None:
     with pytest.raises(GpuBusy, match=f"^{said}; "):
         make_room(ON_GPU, foreign="refuse")
     make_room(ON_GPU, foreign="mark")
+    card.dumb = True
+    with pytest.raises(GpuBusy, match="^nobody can tell who else computes on the GPU: "):
+        make_room(ON_GPU, foreign="refuse")
     make_room(UNKNOWN, foreign="refuse")
     make_room(CPU, foreign="refuse")
 

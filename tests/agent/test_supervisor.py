@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -49,11 +49,12 @@ class Watched:
 
 
 @asynccontextmanager
-async def watched(*, pair: str = "found", grace_s: float = PATIENCE) -> AsyncIterator[Watched]:
+async def watched(
+    *, pair: str = "found", grace_s: float = PATIENCE, prove: str = "", **options: Any
+) -> AsyncIterator[Watched]:
     """Supervise a scripted worker."""
-    supervisor = Supervisor(
-        [sys.executable, str(SCRIPTED), "--pair", pair], hang_s=PATIENCE, cancel_grace_s=grace_s
-    )
+    command = [sys.executable, str(SCRIPTED), "--pair", pair, "--prove", prove]
+    supervisor = Supervisor(command, **{"hang_s": PATIENCE, "cancel_grace_s": grace_s, **options})
     try:
         yield Watched(supervisor)
     finally:
@@ -339,3 +340,96 @@ async def test_loading_not_at_fault(code: str) -> None:
         it.supervisor.on_load = told.append
         assert (await it.code(f"load {code}")).startswith(code)
     assert told == []
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something to be so."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_idle_worker_leaves() -> None:
+    """A worker without work for a while is ended, which counts as no death, and the next run gets a fresh one."""
+    async with watched(idle_s=0.05) as it:
+        await it.run("finish")
+        await until(lambda: it.supervisor.worker_pid is None)
+        await it.run("finish", run_id="s")
+        assert it.supervisor.starts == 2 and it.supervisor.deaths == {}
+
+
+async def test_busy_worker_stays() -> None:
+    """A worker that is at work is not idle, however long that takes."""
+    async with watched(idle_s=0.05) as it:
+        await it.run("finish")
+        first = it.pid()
+        run = asyncio.create_task(it.run("wait", run_id="s"))
+        await it.progress.get()
+        await asyncio.sleep(0.2)  # idle for longer than idle_s, were it not at work
+        os.kill(it.pid(), signal.SIGUSR1)
+        await run
+        assert it.supervisor.starts == 1 or it.pid() != first
+
+
+async def test_deaths_are_counted() -> None:
+    """Workers that died of themselves, hung or spoke nonsense are counted by code; those let go are not."""
+    async with watched() as it:
+        await it.code("die")
+        await it.code("garbage")
+        await it.code("fail OUT_OF_MEMORY")
+        await it.run("finish")
+        assert it.supervisor.deaths == {"WORKER_DIED": 2}
+        assert it.supervisor.starts == 4
+
+
+@pytest.mark.parametrize("how", ["deadline", "cancel"])
+async def test_run_behind_a_slow_proof(how: str) -> None:
+    """A run that waits for something else to end heeds its deadline and a cancel, and the worker is free afterwards."""
+    async with watched(prove="slow") as it:
+        proof = asyncio.create_task(it.supervisor.prove())
+        await until(lambda: it.supervisor.worker_pid is not None)
+        if how == "deadline":
+            assert (await it.code("finish", seconds=0.05)).startswith("DEADLINE: ")
+        else:
+            run = asyncio.create_task(it.code("finish"))
+            await asyncio.sleep(0)
+            it.supervisor.cancel("r")
+            assert (await run).startswith("CANCELLED: ")
+        assert it.supervisor.busy and not proof.done()
+        os.kill(it.pid(), signal.SIGUSR1)
+        await proof
+        assert it.supervisor.last_decode_at is not None
+        await it.run("finish", run_id="s")
+
+
+async def test_alive() -> None:
+    """A supervisor is alive while idle, while work gives signs, and no longer once even a kill has not helped."""
+    async with watched() as it:
+        assert it.supervisor.alive
+        run = asyncio.create_task(it.run("wait"))
+        await it.progress.get()
+        assert it.supervisor.alive
+        it.supervisor.hang_s = it.supervisor._grace_s = -1.0  # as if both had long passed
+        assert not it.supervisor.alive
+        it.supervisor.hang_s = it.supervisor._grace_s = PATIENCE
+        os.kill(it.pid(), signal.SIGUSR1)
+        await run
+
+
+async def test_alive_when_work_begins_after_a_long_rest() -> None:
+    """The silence before an operation is not held against it while its worker starts."""
+    async with watched() as it:
+        it.supervisor._heard_at = -1e9
+        run = asyncio.create_task(it.run("finish"))
+        await until(lambda: it.supervisor.busy)
+        assert it.supervisor.alive
+        await run
+
+
+async def test_failed_proof() -> None:
+    """A proof that fails is an error with its code, and is noted."""
+    async with watched(prove="fail") as it:
+        with pytest.raises(AgentError) as caught:
+            await it.supervisor.prove()
+        assert caught.value.code == "OUT_OF_MEMORY"
+        assert it.supervisor.last_failure_at is not None and it.supervisor.last_decode_at is None

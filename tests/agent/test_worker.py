@@ -52,6 +52,7 @@ class StandIn:
     closed: list[PairChoice] = field(default_factory=list)
     deadline: float = 0.0
     rooms: list[int] = field(default_factory=list)
+    unloads: list[bool] = field(default_factory=list)
     crowded: bool = False
 
     def choose(self, *, compare: bool = False) -> PairChoice:
@@ -82,8 +83,9 @@ class StandIn:
         """Tell of a processor."""
         return {"device": {"kind": "cpu"}, "energy": ENERGY}
 
-    def make_room(self) -> None:
-        """Note how many pairs were in memory by then."""
+    def make_room(self, *, unload: bool = True) -> None:
+        """Note how many pairs were in memory by then, and whether others may be asked to leave it."""
+        self.unloads.append(unload)
         self.rooms.append(len(self.loads) - len(self.closed))
         if self.crowded:
             raise GpuBusy("2 other programs compute on the GPU")
@@ -155,8 +157,9 @@ def test_pair_stays_loaded() -> None:
 def test_room_is_made_before_loading() -> None:
     """Whoever is to leave the memory is asked before a pair is loaded, at each run."""
     engine = StandIn()
-    handled(engine, RUN, RUN)
-    assert engine.rooms == [0, 1]
+    handled(engine, RUN, RUN, ProveOp())
+    assert engine.rooms == [0, 1, 1]
+    assert engine.unloads == [True, True, False]
 
 
 def test_busy_gpu() -> None:

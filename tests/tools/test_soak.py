@@ -15,7 +15,7 @@ import pytest
 
 from shared.wire import ErrorCode, FailedFrame
 from tools import soak
-from tools.soak import Soak, children, growth, main, weigh, zombies
+from tools.soak import Soak, children, growth, main, weigh, worker_growth, zombies
 from tools.stack import PATIENCE_S
 
 
@@ -51,6 +51,14 @@ def test_growth_of_the_fewest() -> None:
     """What comes and goes is told from what stays by the fewest there were."""
     assert growth([9, 9, 12, 14, 15, 12, 16, 16, 16], min) == 16 / 12
     assert growth([9, 9, 12, 14, 15, 12, 16, 12, 16], min) == 1.0
+
+
+def test_growth_of_workers(tmp_path: Path) -> None:
+    """The worker that grew most counts, unless it did not live long enough to tell."""
+    it = soaking(tmp_path)
+    assert worker_growth(it) == 1.0
+    it.workers = {7: [100] * 4 + [100] * 4 + [120] * 4, 8: [100] * 12, 9: [1, 1, 9]}
+    assert worker_growth(it) == 1.2
 
 
 def soaking(tmp_path: Path) -> Soak:
