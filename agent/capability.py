@@ -21,6 +21,7 @@ from agent.pairs import ModelFile
 from agent.pipe import PairEvent
 from agent.runs import RunManager
 from agent.supervisor import GENTLE_CODES, Supervisor
+from agent.threads import in_thread
 from shared.labels import UNAVAILABLE
 from shared.schemas import Energy, EnergyUnavailable, ModelListing, Pair
 from shared.wire import CapabilityFrame
@@ -29,6 +30,12 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 3.0
 """How often the store is looked at: what is asked for is ten seconds from a change to its being told."""
+
+PICTURE_S = 10.0
+"""A store that takes longer to look at does not answer, as on a network drive whose server is gone."""
+
+REST = 10
+"""After each picture the watch rests for so many times what it took: a large store must not cost all the time."""
 
 AFTER_FAILURE = 3
 """After a look that failed so many others are left out."""
@@ -51,6 +58,7 @@ PROVE_AGAIN_S = 60.0
 MAX_MODELS, MAX_MODELS_BYTES = 500, 128 * 1024
 """As many models as a capability frame may list, and as much of it as they may take."""
 
+_NOTHING = object()
 _NOT_LOOKED = Pair(found=False, reason="the agent is still looking for a pair")
 _NOT_READ = EnergyUnavailable(
     label=UNAVAILABLE, code="NOT_READ", reason="the meter has not been looked for yet"
@@ -113,6 +121,8 @@ class CapabilityWatch:
         self._told: _Told | None = None
         self._unfit: _Unfit | None = None
         self._trouble: str | None = None
+        self._seen: Hashable = None
+        self._taking: asyncio.Future[Hashable] | None = None
         self._first = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self._proving: asyncio.Task[None] | None = None
@@ -157,6 +167,8 @@ class CapabilityWatch:
         pair = self._pair()
         if not pair.found:
             return False, pair.reason
+        if self._runs.store_trouble:
+            return False, self._runs.store_trouble
         if self._runs.decoding:
             return True, "a run is being decoded"
         now = asyncio.get_running_loop().time()
@@ -184,25 +196,38 @@ class CapabilityWatch:
 
     async def _watch(self) -> None:
         now = asyncio.get_running_loop().time
-        seen: Hashable = None
         next_at = not_before = -math.inf
         while True:
+            began = now()
             picture = await self._take_picture()
+            cost = now() - began
             # Unless something has changed, looking can wait for the run that it would disturb.
-            due = picture != seen or (now() >= next_at and not self._supervisor.busy)
+            due = picture != self._seen or (now() >= next_at and not self._supervisor.busy)
             if due and now() >= not_before:
                 if await self._look():
-                    seen, next_at = picture, now() + self._again_s
+                    self._seen, next_at = picture, now() + self._again_s
                 else:
                     not_before = now() + AFTER_FAILURE * self._look_s
-            await asyncio.sleep(self._look_s)
+            await asyncio.sleep(max(self._look_s, REST * cost))
 
     async def _take_picture(self) -> Hashable:
+        """Returns the picture; a store that does not answer is told of, and waited for without holding anything up."""
+        if self._taking is None:
+            self._taking = in_thread(self._picture)
         try:
-            return await asyncio.to_thread(self._picture)
+            async with asyncio.timeout(PICTURE_S):
+                picture = await asyncio.shield(self._taking)
+        except TimeoutError:
+            self._note_trouble("the store of models does not answer")
+            self._first.set()
+            # Whatever it shows once it answers is something new.
+            self._seen = _NOTHING
+            return self._seen
         except Exception:
             log.exception("the store cannot be looked at")
-            return None
+            picture = None
+        self._taking = None
+        return picture
 
     async def _look(self) -> bool:
         """Have a pair looked for; return whether that could be done."""

@@ -13,6 +13,9 @@ from shared.privacy import shares_piece
 
 log = logging.getLogger(__name__)
 
+UNKILLABLE_S = 20.0
+"""A process that was killed and is still there after so long is left to the system."""
+
 LOGGED_LINES = 200
 LOGGED_CHARS = 500
 """How much of the worker's stderr is logged: lines per operation, characters per line."""
@@ -122,9 +125,15 @@ class Child:
                 await self._process.wait()
         # Also when it has gone by itself: what it left behind would keep the pipes open.
         self._kill()
-        await self._process.wait()
-        await rest
-        await self._stderr
+        try:
+            async with asyncio.timeout(UNKILLABLE_S):
+                await self._process.wait()
+                await rest
+                await self._stderr
+        except TimeoutError:
+            # The system holds it, as in a driver or on a drive that does not answer: nothing more can be done here.
+            log.error("worker cannot be killed", extra={"data": {"worker": self.pid}})
+            return self._verdict or WorkerDied("the decode worker cannot be killed")
         status = self._process.returncode or 0
         how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
         log.info("worker ended", extra={"data": {"worker": self.pid, "how": how}})

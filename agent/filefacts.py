@@ -33,8 +33,8 @@ DEATHS = 2
 """So many processes must have died over a file before it is left alone: one alone may have been killed for another
 reason, such as a service that was stopped just then."""
 
-RETRY_S = 24 * 3600.0
-"""After so long a file that processes died over is tried again."""
+RETRY_S = 600.0
+"""After so long a file that processes died over is tried again: what killed them may have been the system."""
 
 SETTLED_NS = 100_000_000
 """A fact is kept only of a file whose last change was so long past, in nanoseconds, when it was read: any later change
@@ -216,6 +216,12 @@ class FileFacts:
         finally:
             with contextlib.suppress(OSError):
                 mark.unlink()
+
+    def withdraw(self) -> None:
+        """Takes this process's mark away, as it ends for another reason than what it reads."""
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                self._path.with_name(f"{self._path.name}.reading-{os.getpid()}").unlink()
 
     def _count_deaths(self) -> None:
         """Turns the marks of processes that are gone into deaths over the files they read."""

@@ -13,12 +13,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from agent import unit
 from agent.envfile import edited, parse, render
+from agent.filefacts import open_regular
 from agent.settings import PREFIX, AgentSettings, as_flags
 from agent.token_command import ETC, STATE, new_token, write_tokens
 from agent.tokens import NAME, read_tokens
@@ -69,7 +71,7 @@ def uninstall(argv: Sequence[str]) -> int:
         job.remove_if_empty(here[unit.DROP_IN].parent)
         job.systemctl("daemon-reload")
         env, token = here[ETC] / ENV_NAME, here[ETC] / NAME
-        if args.purge or (env.exists() and not edited(env.read_text("utf-8"))):
+        if args.purge or (env.exists() and not edited(text_of(env))):
             job.remove(env)
         elif env.exists():
             job.say("kept", f"{env} (it was edited; --purge removes it)")
@@ -89,6 +91,16 @@ def uninstall(argv: Sequence[str]) -> int:
     return job.status
 
 
+def text_of(path: Path) -> str:
+    """Return a file's text; bytes that are no UTF-8 are replaced, as they are then no text of ours.
+
+    Raises:
+        OSError: It cannot be read, or is no regular file: a pipe would be waited for.
+    """
+    with open_regular(path) as file:
+        return file.read().decode("utf-8", "replace")
+
+
 class _Job:
     """Changes files and says so; with `dry` it only says so."""
 
@@ -103,7 +115,7 @@ class _Job:
 
     def write(self, path: Path, text: str, mode: int = 0o644) -> None:
         try:
-            same = path.read_text("utf-8") == text
+            same = text_of(path) == text
         except FileNotFoundError:
             self.say("write", str(path))
         else:
@@ -112,10 +124,12 @@ class _Job:
                 return
         if not self._dry:
             self.directory(path.parent)
-            fresh = path.with_name(f".{path.name}.new")
-            fresh.write_text(text, encoding="utf-8")
-            fresh.chmod(mode)
-            fresh.replace(path)
+            # A name that nobody can have planted a link at.
+            handle, fresh = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                os.fchmod(handle, mode)
+            os.replace(fresh, path)
 
     def directory(self, path: Path) -> None:
         if not self._dry:
@@ -167,9 +181,11 @@ def _settings(job: _Job, args: argparse.Namespace) -> dict[str, str]:
                     "BAD_SETTINGS", f"--{name.replace('_', '-')} is not a file: {given[variable]}"
                 )
     path = job.root / ETC / ENV_NAME
-    present = path.read_text("utf-8") if path.exists() else None
+    present = text_of(path) if path.exists() else None
     before = {} if present is None else parse(present)
     wanted = {**before, **given}
+    if odd := next((name for name, value in given.items() if not value.isprintable()), None):
+        raise SettingsError("BAD_SETTINGS", f"{odd} holds control characters")
     try:
         load(AgentSettings, wanted, PREFIX)
     except SettingsError as exc:

@@ -41,4 +41,5 @@ def configure() -> None:
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     # Each connection of each poll would fill the log; and below INFO websockets logs whole frames.
-    logging.getLogger("websockets").setLevel(logging.WARNING)
+    for library in ("websockets", "httpx"):
+        logging.getLogger(library).setLevel(logging.WARNING)

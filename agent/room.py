@@ -75,10 +75,11 @@ def _unload(url: str) -> None:
     from agent.ollama.api import Ollama
 
     with Ollama(url) as ollama:
+        until = time.monotonic() + UNLOAD_PATIENCE_S
         names = [model.name for model in ollama.ps().models]
         for name in names:
-            ollama.unload(name)
-        until = time.monotonic() + UNLOAD_PATIENCE_S
+            if time.monotonic() < until:
+                ollama.unload(name)
         while names and ollama.ps().models and time.monotonic() < until:
             time.sleep(_LOOK_S)
     if names:

@@ -28,6 +28,7 @@ from agent.errors import (
     Expired,
     NotFound,
     RequestRefused,
+    StoreError,
 )
 from agent.pipe import LOADING, ProgressEvent, ResultEvent
 from agent.store import Record, State, Store
@@ -119,6 +120,7 @@ class RunManager:
         """Prepare; runs are decoded between `start` and `close`.
 
         Attributes:
+            store_trouble: Why the last run could not be remembered, so that it was refused; empty if it could.
             outcomes: How many runs have ended, by code; OK is a result.
             on_end: Told the code and the seconds of decoding of each run that was begun and is over.
 
@@ -144,6 +146,7 @@ class RunManager:
         self._started_at = 0.0
         self._durations: deque[float] = deque(maxlen=16)
         self.outcomes: Counter[str] = Counter()
+        self.store_trouble = ""
         self.on_end: Callable[[str, float], None] = lambda code, seconds: None
         self._kept: dict[str, Run] = {}
         self._wake = asyncio.Event()
@@ -214,8 +217,7 @@ class RunManager:
         if len(self._live) > self._queue_limit:
             raise Busy(f"{len(self._waiting)} runs are waiting", retry_after=self._retry_after())
         now = self._clock()
-        self._store.purge(now)
-        self._store.add(
+        self._put(
             Record(
                 id=key,
                 digest=digest,
@@ -242,6 +244,15 @@ class RunManager:
         loop.call_at(run.deadline, self._give_up_waiting, run)
         log.info("run queued", extra={"data": {"run_id": run.run_id, "position": self.position(run)}})
         return run
+
+    def _put(self, record: Record) -> None:
+        try:
+            self._store.purge(record.created_at)
+            self._store.add(record)
+        except StoreError as exc:
+            self.store_trouble = exc.cause
+            raise
+        self.store_trouble = ""
 
     def find(self, run_id: str) -> Run:
         """Return a run by its id.

@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,13 +25,19 @@ from agent.errors import AgentError
 from agent.pipe import PairEvent, ResultEvent
 from agent.settings import AgentSettings, load_settings
 from agent.supervisor import Supervisor
+from agent.threads import in_thread
 from shared import labels
+from shared.models import one_line
 from shared.schemas import RunRequest
 from shared.settings import SettingsError
 
 PROMPT = "The quick brown fox jumps over the lazy dog, and"
 STEPS = 16
 DEADLINE_S = 300.0
+DRIVER_S = 20.0
+"""A driver that takes longer to tell of its GPUs does not answer."""
+
+WIDTH = 22
 
 _MARKS = {True: "yes", False: "no", None: "-"}
 
@@ -68,32 +74,51 @@ def main(argv: Sequence[str]) -> int:
     except (OSError, UnicodeError) as exc:
         print(f"agent selfcheck: the settings cannot be read ({type(exc).__name__})", file=sys.stderr)
         return 2
-    findings = asyncio.run(look(settings))
-    if own.json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=1, ensure_ascii=False))
-    else:
-        width = max(len(finding.what) for finding in findings)
-        for finding in findings:
-            print(f"{finding.what:<{width}}  {_MARKS[finding.usable]:<3}  {finding.found}")
+    asyncio.run(_tell(settings, as_json=own.json))
     return 0
 
 
-async def look(settings: AgentSettings) -> list[Finding]:
-    """Returns everything that is found here."""
-    findings = [*_machine(settings), *_gpus(settings), *_ollama(settings)]
+async def _tell(settings: AgentSettings, *, as_json: bool) -> None:
+    """Prints each finding as it comes, or all of them as JSON."""
+    findings = []
+    async for finding in look(settings):
+        findings.append(asdict(finding))
+        if not as_json:
+            print(
+                f"{finding.what:<{WIDTH}}  {_MARKS[finding.usable]:<3}  {one_line(finding.found)}", flush=True
+            )
+    if as_json:
+        print(json.dumps(findings, indent=1, ensure_ascii=False))
+
+
+async def look(settings: AgentSettings) -> AsyncIterator[Finding]:
+    """Yields everything that is found here."""
+    for finding in _machine(settings):
+        yield finding
+    # In a thread that nobody waits for: a driver that does not answer keeps whoever asks it.
+    asked = in_thread(lambda: tuple(_gpus(settings)))
+    try:
+        async with asyncio.timeout(DRIVER_S):
+            gpus = await asked
+    except TimeoutError:
+        yield Finding("GPU", False, "the driver does not answer, so that nothing is decoded here")
+        return
+    for finding in (*gpus, *_ollama(settings)):
+        yield finding
     supervisor = Supervisor(
         settings.worker_command(), hang_s=settings.hang_s, cancel_grace_s=settings.cancel_grace_s
     )
     try:
         pair = await supervisor.pair()
-        findings += _pair(pair)
+        for finding in _pair(pair):
+            yield finding
         if pair.found:
-            findings += _run(await _decode(supervisor))
+            for finding in _run(await _decode(supervisor)):
+                yield finding
     except AgentError as exc:
-        findings.append(Finding("decode", False, str(exc)))
+        yield Finding("decode", False, str(exc))
     finally:
         await supervisor.close()
-    return findings
 
 
 async def _decode(supervisor: Supervisor) -> ResultEvent:

@@ -48,6 +48,8 @@ class Certificate:
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if any(path.exists() and not path.is_file() for path in (self._cert, self._key)):
+            raise _unusable("not a file")  # a pipe would be waited for
         try:
             # Without a password to try, OpenSSL would ask for one at the terminal.
             context.load_cert_chain(self._cert, self._key, password="")

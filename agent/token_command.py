@@ -24,6 +24,12 @@ def main(argv: Sequence[str]) -> int:
     args = _parser().parse_args(argv)
     try:
         files = _files(args)
+        for file in files:
+            if file.is_symlink():
+                # Its owner, who need not be us, would have us read or write what is not theirs.
+                raise SettingsError(
+                    "BAD_SETTINGS", f"{file} is a link", "name the file itself with --token-file"
+                )
         present = read_tokens(files[0]) if args.action != "new" or files[0].exists() else ()
         match args.action:
             case "new":

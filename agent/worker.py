@@ -227,6 +227,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             with os.fdopen(0, "rb", closefd=False) as lines:
                 listen(lines, worker, work)
         finally:
+            if arguments.facts is not None:
+                engine.facts.withdraw()
             # Not sys.exit: the main thread may be deep in native code, and nothing here needs tidying.
             os._exit(0)
 

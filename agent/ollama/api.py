@@ -14,6 +14,8 @@ from typing import Annotated, Any, Self, TypeVar
 import httpx
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
+from shared.models import one_line
+
 CONNECT_S = 1.0
 READ_S = 2.0
 TOTAL_S = 4.0
@@ -25,6 +27,10 @@ MOST_BYTES = 16 * 1024 * 1024
 T = TypeVar("T", bound=BaseModel)
 _Text = Annotated[str, Field(min_length=1, max_length=500)]
 _Bytes = Annotated[int, Field(ge=0)]
+
+
+MOST_VERSION = 80
+"""Characters of a version; it is shown at terminals, so that it is also made one printable line."""
 
 
 class _Answer(BaseModel):
@@ -183,7 +189,7 @@ class Ollama:
     def version(self) -> Version:
         """Returns the server's version."""
         try:
-            return Version(self._ask("GET", "/api/version", _Version).version)
+            return Version(one_line(self._ask("GET", "/api/version", _Version).version, MOST_VERSION))
         except _NoAnswerError as exc:
             return Version(reason=str(exc))
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from agent import capability
 from agent.capability import LATELY_S, CapabilityWatch
 from agent.errors import AgentError, LoadFailed, OutOfMemory, WorkerDied
 from agent.pairs import ModelFile
@@ -266,3 +268,30 @@ async def test_many_models(tmp_path: Path) -> None:
     assert [model.name for model in frame.models] == [f"m{i}" for i in range(len(frame.models))]
     assert 250 < len(frame.models) < 350
     assert len(encode(frame)) < 256 * 1024
+
+
+async def test_store_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that hangs is told of and waited for by one thread alone; once it answers, a pair is looked for."""
+    monkeypatch.setattr(capability, "PICTURE_S", 0.05)
+    answer = threading.Event()
+    async with watching(tmp_path) as it:
+        assert await it.found()
+        before, threads = it.scout.starts, threading.active_count()
+        it.watch._picture = lambda: answer.wait(PATIENCE)
+        await it.until(lambda: it.watch.ready(prove=False)[1] == "the store of models does not answer")
+        assert not await it.found()
+        await asyncio.sleep(0.2)  # as long as several more pictures would take
+        assert threading.active_count() <= threads + 1 and it.scout.starts == before
+        answer.set()
+        await it.until(lambda: it.scout.starts > before)
+        await it.until(lambda: it.watch.ready(prove=False)[1] == "the pair has not decoded lately")
+
+
+async def test_not_ready_without_a_store(tmp_path: Path) -> None:
+    """An agent that cannot remember runs is not ready, as it would refuse them."""
+    async with watching(tmp_path) as it:
+        assert await it.found()
+        it.watch.ready()
+        await it.until(lambda: it.watch.ready()[0])
+        it.watch._runs.store_trouble = "the run store cannot take a run"
+        assert it.watch.ready() == (False, "the run store cannot take a run")

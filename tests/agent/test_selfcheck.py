@@ -39,7 +39,7 @@ def test_readable_without_a_gpu(tmp_path: Path) -> None:
     """On a machine without GPU it says line by line what can be measured and what cannot, ends with 0, no traceback."""
     done = selfcheck(tmp_path / "state", "--embedded", SPECDEC_DEVICE="cpu")
     assert done.returncode == 0
-    lines = {line[:22].strip(): line[22:] for line in done.stdout.splitlines()}
+    lines = {line[:22].strip(): line[23:] for line in done.stdout.splitlines()}
     assert lines["decodes on"].startswith(" yes  cpu: the operator chose the processor")
     assert "embedded:draft drafts for embedded:target" in lines["pair"]
     assert lines["decode"].startswith(" yes  16 steps, ")

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -342,6 +343,13 @@ async def test_loading_not_at_fault(code: str) -> None:
     assert told == []
 
 
+def heeds(pid: int) -> bool:
+    """Tell whether a process has come so far as to handle SIGUSR1."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) & 1 << (signal.SIGUSR1 - 1))
+
+
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for something to be so."""
     async with asyncio.timeout(PATIENCE):
@@ -387,7 +395,7 @@ async def test_run_behind_a_slow_proof(how: str) -> None:
     """A run that waits for something else to end heeds its deadline and a cancel, and the worker is free afterwards."""
     async with watched(prove="slow") as it:
         proof = asyncio.create_task(it.supervisor.prove())
-        await until(lambda: it.supervisor.worker_pid is not None)
+        await until(lambda: it.supervisor.worker_pid is not None and heeds(it.pid()))
         if how == "deadline":
             assert (await it.code("finish", seconds=0.05)).startswith("DEADLINE: ")
         else:
