@@ -28,6 +28,9 @@ facts = filefacts.FileFacts(Path(sys.argv[1]))
 def read():
     if sys.argv[3] == "die":
         os._exit(9)
+    if sys.argv[3] == "leave":
+        facts.withdraw()
+        os._exit(9)
     if sys.argv[3] == "hang":
         print("reading", flush=True)
         sys.stdin.read()
@@ -77,7 +80,7 @@ def child(facts: Path, model: Path, what: str) -> str:
         text=True,
         timeout=PATIENCE,
     )
-    assert done.returncode == (9 if what == "die" and not done.stdout else 0), done.stderr
+    assert done.returncode == (9 if what in ("die", "leave") and not done.stdout else 0), done.stderr
     return done.stdout.strip()
 
 
@@ -396,3 +399,11 @@ def test_many_processes_at_once(tmp_path: Path) -> None:
     told = [facts.described(model, lambda: {"name": "lost"})["name"] for model in models]
     assert all(name in (str(model), "lost") for name, model in zip(told, models, strict=True))
     assert {path.name for path in tmp_path.iterdir()} == {"facts.json", *(model.name for model in models)}
+
+
+def test_a_mark_is_withdrawn(tmp_path: Path, model: Path) -> None:
+    """A process that ends for another reason while it reads takes its mark along; nothing is held against the file."""
+    for _ in range(3):
+        child(tmp_path / "facts.json", model, "leave")
+    assert FileFacts(tmp_path / "facts.json").described(model, lambda: {"read": 1}) == {"read": 1}
+    assert [path.name for path in tmp_path.iterdir() if ".reading-" in path.name] == []

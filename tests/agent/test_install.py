@@ -254,3 +254,42 @@ def test_code_below_root_is_warned_of(
     assert install(["--root", str(tmp_path)]) == 0
     assert "warning   the service's user cannot reach /root/specdec: " in capsys.readouterr().out
     assert drop_in(Place.here(), load_settings([], {}), ()) != ""
+
+
+def test_planted_link_is_not_written_through(machine: Machine, tmp_path: Path) -> None:
+    """A link that somebody planted at a name beside a file is not followed, and what it names stays as it was."""
+    victim = tmp_path / "victim"
+    victim.write_text("root's")
+    folder = machine.root / "etc/specdec"
+    folder.mkdir(parents=True)
+    for name in (".agent.env.new", ".agent.env"):
+        (folder / name).symlink_to(victim)
+    machine.install()
+    assert victim.read_text() == "root's"
+    assert not (machine.root / ENV).is_symlink()
+    assert stat.S_IMODE((machine.root / ENV).stat().st_mode) == 0o644
+
+
+@pytest.mark.parametrize("kind", ["pipe", "bytes"])
+def test_settings_that_are_no_text(machine: Machine, capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    """A pipe in the place of the settings is not waited for, and bytes that are no text end in no traceback."""
+    env = machine.root / ENV
+    env.parent.mkdir(parents=True)
+    if kind == "pipe":
+        os.mkfifo(env)
+        assert install(["--root", str(machine.root)]) == 1
+        assert "cannot be" in capsys.readouterr().err
+        return
+    env.write_bytes(b"\xff\xfe\n")
+    machine.install()
+    assert env.read_bytes() == b"\xff\xfe\n"
+    machine.uninstall()
+
+
+def test_control_characters_are_refused(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    """A value with a line break cannot become a setting of its own."""
+    flags = ["--root", str(machine.root), "--ollama-models", "/srv/x\nSPECDEC_INSECURE=true"]
+    assert install(flags) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("agent install: ") and "control characters" in said
+    assert not (machine.root / ENV).exists()

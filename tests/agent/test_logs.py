@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 
-from agent.logs import JsonFormatter
+from agent.logs import JsonFormatter, configure
 
 
 def formatted(message: str, **options: object) -> dict[str, object]:
@@ -31,3 +31,16 @@ def test_exceptions_are_not_quoted() -> None:
         entry = formatted("unexpected error", exc_info=sys.exc_info())
     assert entry["exception"] == "ValueError"
     assert "test_logs.py" in str(entry["at"]) and "a secret" not in json.dumps(entry)
+
+
+def test_libraries_are_quiet() -> None:
+    """Libraries that log each message or each request do so no more, as those hold prompts and addresses."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    try:
+        configure()
+        for name in ("websockets", "httpx"):
+            assert not logging.getLogger(name).isEnabledFor(logging.INFO)
+        assert logging.getLogger("agent").isEnabledFor(logging.INFO)
+    finally:
+        root.handlers[:], root.level = handlers, level

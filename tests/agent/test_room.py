@@ -160,3 +160,12 @@ def test_ollama_with_nothing_loaded(ollama: type[FakeOllama]) -> None:
     ollama.loaded.clear()
     make_room(CPU, ollama_url="http://127.0.0.1:1")
     assert ollama.log == ["http://127.0.0.1:1", "ps", "closed"]
+
+
+def test_ollama_that_takes_its_time(ollama: type[FakeOllama], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of Ollama's models together have one budget of time, however many there are."""
+    ollama.loaded[:] = [f"m{i}" for i in range(100)]
+    now = iter(range(1000))
+    monkeypatch.setattr("agent.room.time.monotonic", lambda: float(next(now)))
+    make_room(CPU, ollama_url="http://127.0.0.1:1")
+    assert 10 <= len([entry for entry in ollama.log if entry.startswith("unload")]) <= 15

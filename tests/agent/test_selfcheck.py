@@ -9,15 +9,19 @@ from pathlib import Path
 import pytest
 
 from agent.pairs import EMBEDDED
+from tests.agent.nvml_stub.stub import Stub
 from tests.agent.support import PATIENCE, ROOT
 from tools.ollama_store import build_store
+
+HANGS = 777
+"""The stub's code for a function that never returns."""
 
 FILES = {"llama3.2:1b": EMBEDDED / "draft.gguf", "llama3.1:8b": EMBEDDED / "target.gguf"}
 
 
 def selfcheck(state: Path, *flags: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """Run the command as an operator does."""
-    environ = {**os.environ, "SPECDEC_THREADS": "1", "SPECDEC_OLLAMA_URL": "", **settings}
+    environ = {**os.environ, "SPECDEC_THREADS": "1", "SPECDEC_OLLAMA_URL": "none", **settings}
     return subprocess.run(
         [sys.executable, "-m", "agent", "selfcheck", "--state", str(state), *flags],
         capture_output=True,
@@ -103,3 +107,27 @@ def test_state_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     told = findings(selfcheck(tmp_path / "file" / "state", "--embedded", "--json"))
     assert told["state"] == (False, f"{tmp_path / 'file' / 'state'} cannot be written")
+
+
+def test_settings_of_the_service(tmp_path: Path) -> None:
+    """The service's own settings can be named, and count unless a variable or a flag says otherwise."""
+    env = tmp_path / "agent.env"
+    env.write_text("SPECDEC_EMBEDDED=true\nSPECDEC_DEVICE=cpu\n")
+    told = findings(selfcheck(tmp_path / "state", "--settings", str(env), "--json"))
+    assert told["decodes on"] == (True, "cpu: the operator chose the processor")
+    assert told["pair"][0]
+    absent = selfcheck(tmp_path / "state", "--settings", str(tmp_path / "absent"))
+    assert (absent.returncode, absent.stderr) == (
+        2,
+        "agent selfcheck: the settings cannot be read (FileNotFoundError)\n",
+    )
+
+
+@pytest.mark.timeout(600)
+def test_driver_that_does_not_answer(tmp_path: Path) -> None:
+    """A driver that keeps whoever asks it is told of, and the command ends."""
+    stub = Stub(tmp_path, **{"return.nvmlInit_v2": HANGS, "return.nvmlInitWithFlags": HANGS})
+    done = selfcheck(tmp_path / "state", "--embedded", "--json", **stub.environ())
+    told = findings(done)
+    assert told["GPU"] == (False, "the driver does not answer, so that nothing is decoded here")
+    assert "pair" not in told

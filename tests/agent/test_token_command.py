@@ -159,3 +159,16 @@ def test_directory_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtu
     status, out, err = run(capsys, "new", "--token-file", str(file))
     assert (status, out) == (2, "")
     assert err == f"agent token: {file} cannot be written (No such file or directory)\n"
+
+
+def test_link_in_a_state_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A state directory's owner cannot have whoever runs the command read a file that is not the owner's."""
+    secret = tmp_path / "secret"
+    secret.write_text("root-only\n")
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / NAME).symlink_to(secret)
+    for action in ("new", "list", "drop-old"):
+        status, out, told = run(capsys, action, "--state", str(state))
+        assert (status, out) == (2, "") and "is a link" in told
+    assert (state / NAME).is_symlink() and secret.read_text() == "root-only\n"

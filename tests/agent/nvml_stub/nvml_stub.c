@@ -1,7 +1,8 @@
 /* A stand-in for NVIDIA's libnvidia-ml.so.1 that replays a scenario, so that pynvml itself runs without a GPU.
  *
  * The scenario is a file of `key=value` lines, named by NVML_STUB_SCENARIO and read again whenever it was replaced: a
- * number or text for a key below, `return.FUNCTION` the code that a function returns instead of doing anything. Power is a known function of CLOCK_MONOTONIC, so that energy is known exactly:
+ * number or text for a key below, `return.FUNCTION` the code that a function returns instead of doing anything (777: it
+ * never returns). Power is a known function of CLOCK_MONOTONIC, so that energy is known exactly:
  *     P(t) = base + amplitude * sin(2 pi t / period)      E(t) = base * t + amplitude * period / 2 pi * (1 - cos(...))
  * with t in seconds since the clock's zero. The counter shows E at the last multiple of its refresh period.
  *
@@ -18,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, GPU_IS_LOST = 15 };
+enum { SUCCESS = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, GPU_IS_LOST = 15, HANGS = 777 };
 enum { MOST_KEYS = 128, KEY_SIZE = 64, VALUE_SIZE = 192 };
 
 typedef struct { unsigned index; } Device;
@@ -122,6 +123,8 @@ static int result_of(const char *function) {
 #define BEGIN                                                                                                          \
     do {                                                                                                               \
         int code = result_of(__func__);                                                                                \
+        while (code == HANGS)                                                                                          \
+            pause();                                                                                                   \
         if (code != SUCCESS)                                                                                           \
             return code;                                                                                               \
     } while (0)
