@@ -44,7 +44,7 @@ AVERAGED_S = 1.0
 """What the driver averages power over, where it does."""
 
 STUCK_S = 3.0
-"""A counter that has been read for so long without a change is stuck: the slowest known refreshes every 0.1 s."""
+"""A meter that has been read for so long without a change is stuck: the slowest known refreshes every 0.1 s."""
 
 FEWEST_TICKS = 8
 """Ticks from which the refresh period is told."""
@@ -287,6 +287,7 @@ class PowerMeter(Meter):
         self._times: list[float] = []
         self._watts: list[float] = []
         self._joules: list[float] = []
+        self._changes: list[float] = []  # when a reading first differed from the one before
 
     def poll(self) -> None:
         """Reads the power.
@@ -302,6 +303,8 @@ class PowerMeter(Meter):
         watts, joules = milliwatts / 1000, 0.0
         if self._times:
             joules = self._joules[-1] + (self._watts[-1] + watts) / 2 * (at - self._times[-1])
+        if not self._times or watts != self._watts[-1]:
+            self._changes.append(at)
         self._joules.append(joules)
         self._watts.append(watts)
         self._times.append(at)  # last: who sees it sees the other two
@@ -310,13 +313,25 @@ class PowerMeter(Meter):
     def ready(self) -> bool:
         """Whether readings tell of the time since the meter began, and of nothing before."""
         times = self._times
-        return len(times) >= FEWEST_TICKS and times[-1] - times[0] > self._span
+        return len(self._changes) > FEWEST_TICKS and times[-1] - times[0] > self._span
 
     @property
     def refresh_s(self) -> float | None:
-        """The mean time between two samples, seconds."""
-        times = self._times
-        return (times[-1] - times[0]) / (len(times) - 1) if len(times) >= FEWEST_TICKS else None
+        """The median time between two readings that differ, seconds."""
+        if len(self._changes) <= FEWEST_TICKS:
+            return None
+        changes = self._changes[-_LATEST_TICKS:]
+        return statistics.median(after - before for before, after in itertools.pairwise(changes))
+
+    def check(self) -> None:
+        """Sees whether power is still read and still changes, as that of a GPU at work does.
+
+        Raises:
+            NvmlError: If not.
+        """
+        super().check()
+        if self._times and self._times[-1] - self._changes[-1] > STUCK_S:
+            raise NvmlError("COUNTER_STUCK", "the power reading does not change")
 
     def edge(self, at: float) -> Edge | None:
         """Returns the energy used up to a moment, the power taken to change evenly between samples."""

@@ -197,8 +197,25 @@ def test_averaged_power() -> None:
     assert joules == pytest.approx((13**2 - 11**2) / 2, abs=1e-6)
     edge = edge_at(meter, 101.111)
     assert (edge.since, edge.until) == pytest.approx((100.6, 101.62))
-    assert not sampled(lambda t: 5, averaged=True, seconds=0.9).ready
-    assert sampled(lambda t: 5, averaged=True, seconds=1.1).ready
+    assert not sampled(lambda t: 1000 * t, averaged=True, seconds=0.9).ready
+    assert sampled(lambda t: 1000 * t, averaged=True, seconds=1.1).ready
+
+
+def test_power_is_refreshed_less_often_than_it_is_read() -> None:
+    """The refresh period of sampled power is that of the driver's figure, not of our reading."""
+    meter = sampled(lambda t: 50_000 + 1000 * (int(t / 0.1) % 7), seconds=4.0)
+    assert meter.refresh_s == pytest.approx(0.1, abs=0.021)
+    assert not sampled(lambda t: 50_000 + int(t / 0.1), seconds=0.5).ready
+
+
+def test_power_that_does_not_change() -> None:
+    """A power reading that stays the same to the milliwatt for seconds of work is stuck, and never tells a period."""
+    meter = sampled(lambda t: 50_000, seconds=STUCK_S - 0.1)
+    meter.check()
+    assert not meter.ready and meter.refresh_s is None
+    with pytest.raises(NvmlError, match="the power reading does not change") as failure:
+        sampled(lambda t: 50_000, seconds=STUCK_S + 0.1).check()
+    assert failure.value.energy_code == "COUNTER_STUCK"
 
 
 def test_a_power_of_zero() -> None:
