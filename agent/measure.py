@@ -51,7 +51,7 @@ MIN_PAIRS = 6
 """Fewest pairs whose order-statistic interval for the median covers 95 % (six give 96.9 %)."""
 
 MAX_PAIRS = 24
-TIMING_S = 8.0
+TIMING_S = 6.0
 """Pairs go on until they have taken this long (seconds), within MIN_PAIRS and MAX_PAIRS."""
 
 ALPHA_K, ALPHA_STEPS = 4, 24

@@ -107,11 +107,13 @@ def test_stuck_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_processes_are_seen() -> None:
     """Children are seen, those that have ended and were not waited for are told from others, and memory is weighed."""
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+    command = [sys.executable, "-c", "print(flush=True); input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None and child.stdout is not None
+        child.stdout.readline()  # so that it has begun
         assert child.pid in children(os.getpid()) and child.pid not in zombies(os.getpid())
         resident, descriptors = weigh(child.pid)
         assert resident > 1_000_000 and descriptors >= 3
-        assert child.stdin is not None
         child.stdin.close()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert zombies(os.getpid()) == [child.pid]
