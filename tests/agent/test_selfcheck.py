@@ -126,7 +126,8 @@ def test_settings_of_the_service(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_driver_that_does_not_answer(tmp_path: Path) -> None:
     """A driver that keeps whoever asks it is told of, and the command ends."""
-    stub = Stub(tmp_path, **{"return.nvmlInit_v2": HANGS, "return.nvmlInitWithFlags": HANGS})
+    stub = Stub(tmp_path)
+    stub.set({"return.nvmlInit_v2": HANGS, "return.nvmlInitWithFlags": HANGS})
     done = selfcheck(tmp_path / "state", "--embedded", "--json", **stub.environ())
     told = findings(done)
     assert told["GPU"] == (False, "the driver does not answer, so that nothing is decoded here")
