@@ -261,7 +261,7 @@ class Recording:
         self._gpu, self._own, self._out_of_time = gpu, frozenset(own_pids), out_of_time
         self._decode = {SPECULATIVE: speculative, TARGET_ONLY: target_only}
         self._pairs, self._window_s = pairs, window_s
-        self._busy_from = self._busy_until = 0.0
+        self._busy_until = 0.0  # the end of the last whole block
 
     def record(self) -> Recorded:
         """Makes the windows.
@@ -302,7 +302,7 @@ class Recording:
     def _make(self) -> list[Window]:
         """Makes windows while there is time; their energy is not looked at yet."""
         made: list[Window] = []
-        started = self._busy_from = self._busy_until = time.monotonic()
+        started = self._busy_until = time.monotonic()
         try:
             self._block(SPECULATIVE)
             while not self._meter.ready:
@@ -357,9 +357,9 @@ class Recording:
                 )
 
     def _told(self, at: float) -> bool:
-        """Whether the meter tells the energy at a moment from readings made while the GPU was busy."""
+        """Whether the meter tells the energy at a moment from readings of a GPU that was busy until then."""
         edge = self._meter.edge(at)
-        return edge is not None and self._busy_from <= edge.since and edge.until <= self._busy_until
+        return edge is not None and edge.until <= self._busy_until
 
     def _judge(self, made: list[Window], refresh_s: float, limit: float | None) -> list[Window]:
         """Returns the windows of the pairs in which both are good, with their energy.

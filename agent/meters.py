@@ -64,13 +64,11 @@ class Edge:
 
     Attributes:
         joules: Energy since some fixed moment.
-        since: The earliest moment that the readings behind it tell of.
-        until: The latest one.
+        until: The latest moment that the readings behind it tell of.
         doubt: What it may be wrong by, joules, as the module explains; None where no bound is known.
     """
 
     joules: float
-    since: float
     until: float
     doubt: float | None
 
@@ -245,7 +243,6 @@ class CounterMeter(Meter):
         power = (after.joules - before.joules) / apart
         return Edge(
             joules=before.joules + power * (at - before.at),
-            since=before.earliest,
             until=after.latest,
             doubt=power * _doubt_s(before, after),
         )
@@ -343,7 +340,7 @@ class PowerMeter(Meter):
         passed = at - times[before]
         slope = (self._watts[after] - self._watts[before]) / (times[after] - times[before])
         joules = self._joules[before] + (self._watts[before] + slope * passed / 2) * passed
-        return Edge(joules, times[before] - self._span / 2, times[after] + self._span / 2, None)
+        return Edge(joules, times[after] + self._span / 2, None)
 
 
 def meter_of(device: NvmlDevice) -> Meter:

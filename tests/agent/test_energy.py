@@ -383,6 +383,7 @@ def test_a_long_measurement_is_cut(here: Stub, monkeypatch: pytest.MonkeyPatch) 
 def test_no_window_ends_in_an_idle_gpu(here: Stub) -> None:
     """A window that ends with the last block does not count: nothing was read after it while the GPU was busy."""
     assert code(brief_here(here, **LONG, blocks=1 + 4)) == "TOO_SHORT"
+    assert code(brief_here(here, **LONG, raises_at=1 + 4, raises_after_s=0.1)) == "TOO_SHORT"
     whole = brief_here(here, **LONG)
     assert whole["blocks"] == 1 + 4 + 1 and whole["energy"]["ratio"]["pairs"] == 2
 

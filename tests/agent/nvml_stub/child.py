@@ -40,6 +40,7 @@ class Blocks:
             self.keys |= changes
             write(Path(os.environ["NVML_STUB_SCENARIO"]), self.keys)
         if self.done == self.task.get("raises_at"):
+            time.sleep(self.task.get("raises_after_s", 0.0))
             raise OutOfTime
         self.done += 1
         return decode()
