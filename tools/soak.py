@@ -60,8 +60,8 @@ CLIENTS = 4
 FLAT = 1.05
 """Memory and file descriptors may be this many times what they were."""
 
-LONG_LIFE = 12
-"""Runs that a worker must have seen for its memory to be judged."""
+LONG_LIFE = 100
+"""Runs that a worker must have seen for its memory to be judged: the first dozens warm its caches up."""
 
 DRAFT, TARGET = "specdec:1m", "specdec:9m"
 PROMPTS = (

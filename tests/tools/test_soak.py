@@ -57,7 +57,7 @@ def test_growth_of_workers(tmp_path: Path) -> None:
     """The worker that grew most counts, unless it did not live long enough to tell."""
     it = soaking(tmp_path)
     assert worker_growth(it) == 1.0
-    it.workers = {7: [100] * 4 + [100] * 4 + [120] * 4, 8: [100] * 12, 9: [1, 1, 9]}
+    it.workers = {7: [100] * 80 + [120] * 40, 8: [100] * 120, 9: [1, 1, 9] * 30}
     assert worker_growth(it) == 1.2
 
 
