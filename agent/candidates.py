@@ -11,7 +11,7 @@ from agent.description import Description, describe
 from agent.errors import AgentError, LoadFailed
 from agent.filefacts import FileFacts
 from agent.ollama.names import ModelName, parse
-from agent.ollama.store import Store, StoredModel, blob_digest, manifest_digest
+from agent.ollama.store import Store, StoredModel, blob_digest
 from shared.models import one_line
 
 FORBIDDEN = "forbidden by the operator"
@@ -24,7 +24,7 @@ class ModelFile:
 
     `version` (size and time of change, nanoseconds) tells one file from the next at the same path; `sha256` is of the
     whole file, None until somebody hashed it. `manifest` is what gives it its name in an Ollama store, if it is from
-    one, and `manifest_sha256` that file's SHA-256.
+    one.
     """
 
     name: str
@@ -32,7 +32,6 @@ class ModelFile:
     sha256: str | None = None
     version: tuple[int, int] | None = None
     manifest: Path | None = None
-    manifest_sha256: str | None = None
 
     def hashed(self, facts: FileFacts) -> Self:
         """Returns it with its content's SHA-256, which in a store must be the one its blob is named by.
@@ -45,11 +44,6 @@ class ModelFile:
         if self.manifest is not None and digest != blob_digest(self.path):
             raise LoadFailed(f"{self.name} cannot be used: {DAMAGED}", f"pull {self.name} again")
         return replace(self, sha256=digest)
-
-    def unchanged(self) -> bool:
-        """Tells whether the name still stands for this file, and no other file is at its path by now."""
-        named = self.manifest is None or manifest_digest(self.manifest) == self.manifest_sha256
-        return named and self.intact()
 
     def intact(self) -> bool:
         """Tells whether nothing else stands at the path by now; of a file that is gone, what is in memory stays."""
@@ -148,7 +142,6 @@ def look_at_store(store: Store, facts: FileFacts) -> list[Candidate]:
             str(model.name),
             model.blob or model.manifest,
             manifest=model.manifest,
-            manifest_sha256=model.digest,
         )
         if model.fault is not None or model.blob is None:
             seen.append(Candidate(file, fault=model.fault, name=model.name))

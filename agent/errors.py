@@ -15,6 +15,7 @@
     * `NotFound`: ``NOT_FOUND``
     * `Expired`: ``EXPIRED``
     * `StoreError`: ``INTERNAL``
+    * `agent.nvml.NvmlError`: ``INTERNAL``, and the code of an energy that is UNAVAILABLE
     * `WorkerError`: the code the decode worker has sent
 
 Each carries a code of the wire protocol's closed list, so any of them can be answered as a ``failed`` frame.

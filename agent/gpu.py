@@ -12,10 +12,10 @@ import threading
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from agent.nvml import POWER_VIOLATION, THERMAL_VIOLATION, Nvml, NvmlDevice, NvmlError, reading
+from agent.threads import Repeated
 from shared import labels
 
 EVERY_S = 1.0
@@ -98,12 +98,6 @@ class Gpu:
             memory = self.device.memory()
             return memory.free if memory else None
         return None
-
-    def foreign_processes(self, own_pids: Collection[int]) -> frozenset[int]:
-        """Returns the programs that compute here and are not ours, by process id; empty where NVML does not tell."""
-        with suppress(NvmlError):
-            return self.device.compute_pids() - set(own_pids)
-        return frozenset()
 
     def state(self) -> GpuState:
         """Returns what the GPU is doing now.
@@ -250,7 +244,7 @@ def find_gpu(wanted: str | None = None) -> Found:
         return Found(None, failure.energy_code, failure.cause)
 
 
-class GpuWatch:
+class GpuWatch(Repeated):
     """Looks at a GPU before, during and after a run; a context manager around the run.
 
     A failing GPU ends the watch and no run: `trouble` says so. What comes and goes between two looks is missed, but for
@@ -265,33 +259,35 @@ class GpuWatch:
             own_pids: Processes that are ours.
             every_s: Seconds between two looks.
         """
-        self._gpu, self._own, self._every_s = gpu, frozenset(own_pids), every_s
+        super().__init__(every_s, "gpu-watch")
+        self._gpu, self._own = gpu, frozenset(own_pids)
         self._facts: dict[str, Any] = {"uuid": gpu.uuid, "name": gpu.name, "index": gpu.index}
         self._before: GpuState | None = None
         self._after: GpuState | None = None
         self._violations: list[tuple[int | None, int | None]] = []
         self._events: set[str] | None = None
         self._samples = 0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look_on, name="gpu-watch", daemon=True)
         self.foreign: set[int] = set()
         self.processes_told = True
         self.own_seen = False
         self.trouble: NvmlError | None = None
 
-    def __enter__(self) -> Self:
-        """Takes the state before, and begins to look."""
+    def begin(self) -> None:
+        """Takes the state before."""
         self._guarded(self._begin)
-        self._thread.start()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stops looking, and takes the state after."""
-        self._over.set()
-        self._thread.join()
+    def step(self) -> bool:
+        """Looks once; returns whether to look again."""
+        self._guarded(self._look)
+        return self.trouble is None
+
+    def end(self) -> None:
+        """Takes the state after."""
         self._guarded(self._end)
+
+    def stuck(self) -> None:
+        """Takes a driver that does not answer for a GPU that cannot be watched."""
+        self.trouble = self.trouble or NvmlError("NVML_ERROR", "the driver does not answer")
 
     def _begin(self) -> None:
         self._facts = self._gpu.facts()
@@ -303,10 +299,6 @@ class GpuWatch:
         self._look()
         self._violations.append(self._violation_times())
         self._after = self._gpu.state()
-
-    def _look_on(self) -> None:
-        while not self._over.wait(self._every_s) and self.trouble is None:
-            self._guarded(self._look)
 
     def _guarded(self, look: Any) -> None:
         if self.trouble is None:

@@ -7,15 +7,12 @@ is none: from the end of one run to the start of the next.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Collection
-from contextlib import suppress
-from types import TracebackType
-from typing import Self
 
 from agent.gpu import Gpu
 from agent.nvml import NvmlError
+from agent.threads import Repeated
 
 LOOK_S = 1.0
 """Seconds between two looks."""
@@ -30,7 +27,7 @@ LATEST_S = 60.0
 """Longer ago than this nothing counts."""
 
 
-class IdleMeter:
+class IdleMeter(Repeated):
     """Meters a GPU that has nothing to do; a context manager around the time between two runs."""
 
     def __init__(
@@ -44,31 +41,20 @@ class IdleMeter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Meters `gpu`; the times are for tests."""
+        super().__init__(look_s, "idle-meter")
         self._gpu, self._own = gpu, frozenset(own_pids)
-        self._look_s, self._settle_s, self._least_s, self._clock = look_s, settle_s, least_s, clock
+        self._settle_s, self._least_s, self._clock = settle_s, least_s, clock
         self._readings: list[tuple[float, float]] = []  # time and joules, since the GPU was last busy
         self._quiet_since: float | None = None
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look_on, name="idle-meter", daemon=True)
 
-    def __enter__(self) -> Self:
-        """Begins to look."""
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stops looking."""
-        self._over.set()
-        self._thread.join()
-
-    def _look_on(self) -> None:
-        with suppress(NvmlError):  # no counter, or no GPU any more: nothing is told
-            while not self._over.wait(self._look_s):
-                self.look()
-            return
-        self._readings.clear()
+    def step(self) -> bool:
+        """Looks once; without a counter, or a GPU any more, nothing is told."""
+        try:
+            self.look()
+        except NvmlError:
+            self._readings.clear()
+            return False
+        return True
 
     def look(self) -> None:
         """Looks once; what was metered before a moment at which the GPU worked is forgotten.

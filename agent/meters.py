@@ -22,15 +22,14 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Literal
 
 from agent.nvml import NvmlDevice, NvmlError
+from agent.threads import Repeated
 
 COUNTER: Final = "total_energy_counter"
 SAMPLED: Final = "sampled_power"
@@ -73,7 +72,7 @@ class Edge:
     doubt: float | None
 
 
-class Meter:
+class Meter(Repeated):
     """Reads in a thread from `__enter__` to `__exit__`.
 
     Attributes:
@@ -87,30 +86,26 @@ class Meter:
 
     def __init__(self, poll_s: float, clock: Callable[[], float]) -> None:
         """Reads every `poll_s` seconds; `clock` is the one that edges are told in."""
-        self._poll_s, self._clock = poll_s, clock
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._read_on, name="energy-meter", daemon=True)
+        super().__init__(poll_s, "energy-meter")
+        self._clock = clock
         self.failure: NvmlError | None = None
 
-    def __enter__(self) -> Self:
-        """Begins to read."""
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stops, after one more reading."""
-        self._over.set()
-        self._thread.join()
-
-    def _read_on(self) -> None:
+    def step(self) -> bool:
+        """Makes one reading; returns whether it was one."""
         try:
-            while not self._over.wait(self._poll_s):
-                self.poll()
             self.poll()
         except NvmlError as failure:
             self.failure = failure
+        return self.failure is None
+
+    def end(self) -> None:
+        """Makes one more reading."""
+        if self.failure is None:
+            self.step()
+
+    def stuck(self) -> None:
+        """Takes a driver that does not answer for a failure."""
+        self.failure = NvmlError("NVML_ERROR", "the driver does not answer")
 
     def poll(self) -> None:
         """Makes one reading.

@@ -82,10 +82,6 @@ class PairChoice:
     ranked: list[dict[str, Any]] = field(default_factory=list)
     ollama: dict[str, Any] | None = None
 
-    def unchanged(self) -> bool:
-        """Tells whether both names still stand for the files that were chosen."""
-        return all(file.unchanged() for file in (self.draft, self.target) if file is not None)
-
     def intact(self) -> bool:
         """Tells whether both files are what was chosen, whatever became of their names."""
         return all(file.intact() for file in (self.draft, self.target) if file is not None)

@@ -110,7 +110,7 @@ async def look(settings: AgentSettings) -> AsyncIterator[Finding]:
     )
     try:
         pair = await supervisor.pair()
-        for finding in _pair(pair):
+        for finding in (*_pair(pair), *_shown(settings, pair)):
             yield finding
         if pair.found:
             for finding in _run(await _decode(supervisor)):
@@ -183,6 +183,19 @@ def _pair(event: PairEvent) -> Iterator[Finding]:
         yield Finding("pair", True, f"{event.draft.name} drafts for {event.target.name}: {event.reason}")
     else:
         yield Finding("pair", False, event.reason)
+
+
+def _shown(settings: AgentSettings, event: PairEvent) -> Iterator[Finding]:
+    """Yields what Ollama's server says of the pair's models, if they are its and it answers."""
+    from agent.ollama.api import Ollama
+
+    if not settings.ollama_url or not (event.ollama or {}).get("version"):
+        return
+    with Ollama(settings.ollama_url) as ollama:
+        for file in (event.draft, event.target):
+            if file is not None and (told := ollama.show(file.name)).reason is None:
+                facts = (told.family, told.parameter_size, told.quantization)
+                yield Finding("ollama says", None, f"{file.name}: {', '.join(filter(None, facts))}")
 
 
 def _run(event: ResultEvent) -> Iterator[Finding]:

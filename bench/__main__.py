@@ -4,6 +4,7 @@
 * `lengths`: every k and "auto" against plain decoding, and whether the calibration knew it (lengths-PAIR.*)
 * `crosscheck`: our tokens and counts against llama.cpp's server's, prompt by prompt (crosscheck.*)
 * `receipts`: making, signing and storing receipts, and what that adds to a run (receipts.*)
+* `notice`: how soon a pair that comes or goes is told (notice.*)
 * `peer`: our loop against llama.cpp's own server, built and run like ours, and every format alone (peer-PAIR.*)
 """
 
@@ -17,10 +18,10 @@ from typing import Any
 
 from agent.loaded import LoadedPair, load_pair
 from agent.pairs import choose_pair
-from bench import crosscheck, curve, formats, lengths, peer, receipts, report, tables, versus
+from bench import crosscheck, curve, formats, lengths, notice, peer, receipts, report, tables, versus
 from bench.models import BenchPair, embedded, embedded_files, smollm2, smollm2_files, tokens
 
-PARTS = ("curve", "lengths", "crosscheck", "receipts", "peer")
+PARTS = ("curve", "lengths", "crosscheck", "receipts", "notice", "peer")
 KS = (4, 6)
 
 
@@ -93,6 +94,11 @@ def _receipts(options: argparse.Namespace) -> tuple[str, dict[str, Any], str]:
     return "receipts", result, receipts.markdown(result)
 
 
+def _notice(options: argparse.Namespace) -> tuple[str, dict[str, Any], str]:
+    result = notice.measure(options.rounds)
+    return "notice", result, notice.markdown(result)
+
+
 def _peer(options: argparse.Namespace) -> tuple[str, dict[str, Any], str]:
     binary = peer.server_binary(options.peer_dir)
     compared: dict[str, list[dict[str, Any]]] = {}
@@ -125,6 +131,7 @@ _MEASURES = {
     "lengths": _lengths,
     "crosscheck": _crosscheck,
     "receipts": _receipts,
+    "notice": _notice,
     "peer": _peer,
 }
 

@@ -135,14 +135,6 @@ def snapshot(folder: Path | None = None) -> str:
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def manifest_digest(path: Path) -> str | None:
-    """Returns the SHA-256 of a manifest, None if it is gone or cannot be read."""
-    try:
-        return _parsed(path).digest
-    except OSError:
-        return None
-
-
 def blob_digest(path: Path) -> str | None:
     """Returns the SHA-256, in hex, that a blob's content must have by its name; None if it is no blob's name."""
     match = _DIGEST.fullmatch(path.name)
@@ -174,10 +166,10 @@ def _files(folder: Path, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
     try:
         with os.scandir(folder) as entries:
             children = sorted(entries, key=lambda entry: entry.name)
-    except PermissionError:
-        yield above, None
+    except (FileNotFoundError, NotADirectoryError):
         return
-    except OSError:
+    except OSError:  # not permitted, or we ourselves have too many files open: there may be more than is seen
+        yield above, None
         return
     for entry in children:
         parts = (*above, entry.name)

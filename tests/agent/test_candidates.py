@@ -19,10 +19,10 @@ def candidate(name: str, number: int | None) -> Candidate:
 
 
 def test_a_file_that_stays() -> None:
-    """A file looked at is unchanged and intact as long as nothing else stands in its place."""
+    """A file looked at is intact as long as nothing else stands in its place."""
     seen = look(ModelFile("draft", DRAFT), FileFacts())
     assert seen.file.version == version_of(DRAFT)
-    assert seen.file.unchanged() and seen.file.intact()
+    assert seen.file.intact()
     assert (seen.bytes, seen.fault) == (DRAFT.stat().st_size, None)
     assert seen.listing() == {"name": "draft", "family": "llama", "loadable": True, "parameters": 1_278_912}
     assert seen.need(2048) == seen.known.need(2048).total > seen.bytes - 100_000
@@ -35,26 +35,12 @@ def test_what_may_change(tmp_path: Path) -> None:
     file = ModelFile("m", path, version=version_of(path))
     assert file.intact()
     path.write_bytes(b"abcd")
-    assert not file.intact() and not file.unchanged()
+    assert not file.intact()
     path.unlink()
-    assert file.intact() and file.unchanged()
+    assert file.intact()
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     assert not ModelFile("m", tmp_path / "loop", version=(3, 0)).intact()
     assert ModelFile("m", tmp_path / "loop").intact() is False
-
-
-def test_a_manifest_that_is_gone(tmp_path: Path) -> None:
-    """A file whose manifest is gone or another is no longer what its name stands for."""
-    path, manifest = tmp_path / "model", tmp_path / "manifest"
-    path.write_bytes(b"abc")
-    manifest.write_bytes(b"{}")
-    digest = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
-    file = ModelFile("m:1", path, version=version_of(path), manifest=manifest, manifest_sha256=digest)
-    assert file.unchanged()
-    manifest.write_bytes(b"[]")
-    assert not file.unchanged() and file.intact()
-    manifest.unlink()
-    assert not file.unchanged() and file.intact()
 
 
 def test_a_digest_is_of_the_content(tmp_path: Path) -> None:

@@ -117,7 +117,6 @@ def test_a_gpu_that_says_little(stub: Stub) -> None:
         "nvml",
     }
     assert device.describe() == f"{device.uuid}, driver 550.54.14"
-    assert device.foreign_processes(OWN) == set()
 
 
 SAID = (
@@ -139,13 +138,7 @@ def test_description(stub: Stub) -> None:
     )
     stub.set(lost=1)
     assert device.describe().endswith(": the GPU has fallen off the bus or cannot be reached")
-    assert device.memory_free() is None and device.foreign_processes(OWN) == set()
-
-
-def test_foreign_processes(stub: Stub) -> None:
-    """Programs that compute and are not ours are foreign; those that only draw are not."""
-    stub.set(compute_pids="self,41,42", graphics_pids="43")
-    assert choose_gpu().foreign_processes({*OWN, 42}) == {41}
+    assert device.memory_free() is None
 
 
 def test_event_words() -> None:

@@ -182,3 +182,30 @@ def test_description() -> None:
     assert vocab_only.metadata("no.such.key") is None
     vocab_only.close()
     assert "CPU" in llama.system_info()
+
+
+@pytest.mark.parametrize(
+    ("lines", "offloaded"),
+    [
+        ([], None),
+        (["load_tensors: offloaded 33/33 layers to GPU"], (33, 33)),
+        (["load_tensors: offloaded 7/33 layers to GPU"], (7, 33)),
+        (["load_tensors: offloading 32 repeating layers to GPU"], None),
+        (
+            ["load_tensors: offloaded 1/33 layers to GPU", "load_tensors: offloaded 29/29 layers to GPU"],
+            (29, 29),
+        ),
+    ],
+)
+def test_offloaded_layers(
+    monkeypatch: pytest.MonkeyPatch, lines: list[str], offloaded: tuple[int, int] | None
+) -> None:
+    """What llama.cpp logs of offloaded layers is read; what it does not say is not made up."""
+    monkeypatch.setattr(llama, "_told", lines)
+    assert llama._offloaded() == offloaded
+
+
+def test_the_library_still_says_so() -> None:
+    """The installed library has that very sentence, so that a new one which words it otherwise is noticed here."""
+    library = Path(llama_cpp.__file__).parent / "lib" / "libllama.so"
+    assert b"offloaded %d/%d layers to GPU" in library.read_bytes()

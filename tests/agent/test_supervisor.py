@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from agent import child
 from agent.child import LOGGED_CHARS
-from agent.errors import AgentError
+from agent.errors import AgentError, WorkerHung
 from agent.pipe import PairEvent, ProgressEvent, ResultEvent
 from agent.supervisor import Supervisor
 from tests.agent.scripted_worker import OUTPUT
@@ -441,3 +442,18 @@ async def test_failed_proof() -> None:
             await it.supervisor.prove()
         assert caught.value.code == "OUT_OF_MEMORY"
         assert it.supervisor.last_failure_at is not None and it.supervisor.last_decode_at is None
+
+
+async def test_process_that_cannot_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that the system does not let go of is left behind after a while, with the reason why it was to end."""
+    monkeypatch.setattr(child, "UNKILLABLE_S", 0.05)
+    monkeypatch.setattr(child.Child, "_kill", lambda self: None)
+    kept = await child.Child.start(["sleep", "600"])
+    try:
+        kept.kill(WorkerHung("the decode worker gave no sign of life for 60 s"))
+        verdict = await kept.end()
+        assert isinstance(verdict, WorkerHung)
+    finally:
+        os.kill(kept.pid, signal.SIGKILL)
+        await kept._process.wait()
+        await kept._stderr

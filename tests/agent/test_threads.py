@@ -1,12 +1,14 @@
-"""Tests of agent.threads: work that may never end holds nothing up."""
+"""Tests of agent.threads: what is done now and then, and work that may never end, which holds nothing up."""
 
 import asyncio
 import subprocess
 import sys
+import threading
 
 import pytest
 
-from agent.threads import in_thread
+from agent import threads
+from agent.threads import Repeated, in_thread
 from tests.agent.support import PATIENCE, ROOT
 
 
@@ -36,3 +38,58 @@ def test_hanging_work_does_not_keep_the_process() -> None:
         "async def main():\n    in_thread(threading.Event().wait)\nasyncio.run(main())"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=PATIENCE, check=True)
+
+
+class Counting(Repeated):
+    """Counts its steps up to a number, and notes how it begins and ends."""
+
+    def __init__(self, most: int, *, hangs: bool = False) -> None:
+        """Begin with nothing."""
+        super().__init__(0.001, "counting")
+        self.most, self.hangs = most, hangs
+        self.log: list[str] = []
+        self.reached = threading.Event()
+
+    def begin(self) -> None:
+        """Note it."""
+        self.log.append("begin")
+
+    def step(self) -> bool:
+        """Count, or hang."""
+        self.log.append("step")
+        if self.log.count("step") == self.most:
+            self.reached.set()
+            if self.hangs:
+                threading.Event().wait()
+            return False
+        return True
+
+    def end(self) -> None:
+        """Note it."""
+        self.log.append("end")
+
+    def stuck(self) -> None:
+        """Note it."""
+        self.log.append("stuck")
+
+
+def test_repeated() -> None:
+    """Steps are made between begin and end, until one says that it is the last."""
+    with Counting(3) as it:
+        assert it.reached.wait(PATIENCE)
+    assert it.log == ["begin", "step", "step", "step", "end"]
+
+
+def test_repeated_ends_with_its_block() -> None:
+    """A thread that would go on for ever ends with the block."""
+    with Counting(10**9) as it:
+        pass
+    assert it.log[0] == "begin" and it.log[-1] == "end" and not it._thread.is_alive()
+
+
+def test_repeated_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that never returns is left behind after a while, and told of instead of an end."""
+    monkeypatch.setattr(threads, "LEAVE_S", 0.05)
+    with Counting(1, hangs=True) as it:
+        assert it.reached.wait(PATIENCE)
+    assert it.log == ["begin", "step", "stuck"]
