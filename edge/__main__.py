@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -67,7 +68,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"the tower is {settings.tower_url}, {'with' if tokens else 'without'} a token; "
             f"receipts are {'signed' if signer else 'not signed'}"
         )
-        asyncio.run(_serve(arguments, environ, about))
+        # Nobody collects metrics here, unless it is asked for.
+        environ.setdefault("POWERTOOLS_METRICS_DISABLED", "true")
+        with tempfile.TemporaryDirectory(prefix="specdec-edge-") as folder:
+            if settings.limits_table is None and settings.limits_file is None:
+                # All workers count together.
+                environ["SPECDEC_LIMITS_FILE"] = str(Path(folder) / "limits.sqlite")
+            asyncio.run(_serve(arguments, environ, about))
     except OSError as error:
         where = f"{arguments.host}:{arguments.port}"
         return _fail(f"cannot listen on {where} ({error.strerror}); choose another --host or --port")

@@ -1,94 +1,94 @@
 """The Lambda function: routes in, receipts and problem documents out.
 
-Powertools does the routing. Bodies and queries are read by `edge.intake`, so that every error has one
-clear sentence; answers are written with `json.dumps`, so that the numbers sent are the numbers hashed.
+Powertools does the routing. Bodies and queries are read by `edge.intake`, so that every error has one clear sentence;
+answers are written by `edge.answers`, so that the numbers sent are the numbers hashed. What a route alone needs is
+imported by its first call: a cold start of `/health` pays for nothing else.
 """
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 import re
-import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
 
+from edge import observe
+from edge.answers import FOR_EVER, etag, finish, json_answer, options_answer, problem_answer
 from edge.credentials import token_source
 from edge.deadline import Budget, Deadline
 from edge.health import Prober, health
-from edge.intake import lower_headers, parse_curve, parse_idempotency_key, parse_preference, parse_run
-from edge.issuer import Issuer, open_store
-from edge.keyring import Keyring
-from edge.problems import PROBLEM_TYPE, Problem
-from edge.runs import Answer, Runs, receipt_link
+from edge.parts import Parts, receipt_link
+from edge.problems import Problem
+from edge.routes import KNOWN_METHODS, find
 from edge.settings import EdgeSettings
-from edge.signing import SigningFailed
-from edge.store import payload_bytes
 from edge.tower import Tower
 from shared import settings as shared_settings
 from shared.labels import BASE_PATH
-from shared.runid import RunKeys
 
-logger = logging.getLogger("edge")
+if TYPE_CHECKING:
+    from edge.issuer import Issuer
+    from edge.runs import Answer
+
+logger = observe.logger
 
 # Kept back from the function's timeout for building an answer, beside what signing and storing it may take.
 RESERVE_S = 1.0
 
-# What has a digest for a name never changes.
-FOR_EVER = "public, max-age=31536000, immutable"
+CURVE_KEPT_S = 300
+
+PAGE_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 Handler = Callable[[dict[str, Any], Any], dict[str, Any]]
-
-# Path below the base, and what it takes; HEAD goes wherever GET does.
-_ROUTES = [
-    (re.compile(r"/health"), ("GET",)),
-    (re.compile(r"/curve"), ("GET",)),
-    (re.compile(r"/run"), ("POST",)),
-    (re.compile(r"/runs/[^/]+"), ("GET", "DELETE")),
-    (re.compile(r"/receipts/[^/]+(/payload)?"), ("GET",)),
-    (re.compile(r"/keys"), ("GET",)),
-]
 
 
 def create_handler(settings: EdgeSettings) -> Handler:
     """Build a Lambda handler for these settings."""
     app = APIGatewayHttpResolver(debug=False)
     tower = Tower(settings.tower_url, token_source(settings), settings.tower_ca)
-    keys = RunKeys(settings.run_secret.get_secret_value().encode()) if settings.run_secret else None
     prober = Prober(tower)
-    keyring = Keyring(settings)
-    issuer = Issuer(keyring, open_store(settings))
-    runs = Runs(settings, keys, tower, issuer, keyring.tower_keys)
+    parts = Parts(settings, tower)
 
     def budget() -> Budget:
         """Return when this invocation must be done with waiting, and when it must have its answer."""
         left_s = app.lambda_context.get_remaining_time_in_millis() / 1000 - RESERVE_S
-        return Budget(Deadline.after(max(0.0, left_s - issuer.worst_s)), Deadline.after(max(0.0, left_s)))
+        return Budget(
+            Deadline.after(max(0.0, left_s - parts.issuer.worst_s)), Deadline.after(max(0.0, left_s))
+        )
+
+    @app.get(BASE_PATH)
+    def get_page() -> Response[str]:
+        return _page()
 
     @app.get(f"{BASE_PATH}/health")
     def get_health() -> Response[str]:
-        return _json(200, health(prober.capability(), runs_configured=keys is not None))
+        return json_answer(200, health(prober.capability(), runs_configured=settings.run_secret is not None))
 
     @app.get(f"{BASE_PATH}/curve")
     def get_curve() -> Response[str]:
+        from edge.intake import parse_curve
+
         query, store = parse_curve(app.current_event.raw_event, settings.k, settings.cost_ratio)
         usual = not app.current_event.raw_event.get("rawQueryString")
-        receipt, stored = issuer.curve(query, budget().answer_by, store=store, usual=usual)
-        return _json(200, receipt, _link(receipt) if stored else {})
+        receipt, stored = parts.issuer.curve(query, budget().answer_by, store=store, usual=usual)
+        if store:
+            return json_answer(200, receipt, _link(receipt) if stored else {})
+        return json_answer(200, receipt, _kept_a_while(receipt, parts.issuer))
 
     @app.post(f"{BASE_PATH}/run")
     def post_run() -> Response[str]:
+        from edge.intake import parse_idempotency_key, parse_preference, parse_run
+
         event = app.current_event.raw_event
-        headers = lower_headers(event)
-        idempotency_key = parse_idempotency_key(headers)
+        idempotency_key = parse_idempotency_key(event["headers"])
         limit = budget()
-        preference = parse_preference(headers, round(limit.wait_until.remaining()))
-        answer = runs.submit(
+        preference = parse_preference(event["headers"], round(limit.wait_until.remaining()))
+        answer = parts.runs.submit(
             parse_run(event, settings.k),
             client=event["requestContext"]["http"].get("sourceIp", ""),
             idempotency_key=idempotency_key,
@@ -101,75 +101,106 @@ def create_handler(settings: EdgeSettings) -> Handler:
 
     @app.get(f"{BASE_PATH}/runs/<run_id>")
     def get_run(run_id: str) -> Response[str]:
-        return _answer(runs.status(run_id, budget()))
+        return _answer(parts.runs.status(run_id, budget()))
 
     @app.delete(f"{BASE_PATH}/runs/<run_id>")
     def delete_run(run_id: str) -> Response[str]:
-        return _answer(runs.cancel(run_id, budget()))
+        return _answer(parts.runs.cancel(run_id, budget()))
 
     @app.get(f"{BASE_PATH}/receipts/<digest>")
     def get_receipt(digest: str) -> Response[str]:
-        receipt = issuer.stored(_digest(digest))
-        return _json(200, receipt, {**_link(receipt), **_kept(receipt)})
+        receipt = parts.issuer.stored(_digest(digest))
+        return json_answer(200, receipt, {**_link(receipt), **_kept(receipt)})
 
     @app.get(f"{BASE_PATH}/receipts/<digest>/payload")
     def get_payload(digest: str) -> Response[str]:
-        receipt = issuer.stored(_digest(digest))
+        from edge.store import payload_bytes
+
+        receipt = parts.issuer.stored(_digest(digest))
         headers = {"Cache-Control": FOR_EVER, "ETag": f'"{digest}"'}
         return Response(200, "application/json", payload_bytes(receipt).decode("utf-8"), headers)
 
     @app.get(f"{BASE_PATH}/keys")
     def get_keys() -> Response[str]:
-        try:
-            answer = keyring.answer()
-        except SigningFailed:
-            raise Problem(503, "The edge's public key cannot be had now.", {"Retry-After": "20"}) from None
-        return _json(200, answer, {"Cache-Control": "public, max-age=300"})
+        return _tagged(parts.keys(), "public, max-age=300")
+
+    @app.get(rf"{BASE_PATH}/openapi\.json")
+    def get_openapi() -> Response[str]:
+        from edge.openapi import document
+
+        return _tagged(document(settings), "public, max-age=3600")
 
     def on_problem(problem: Problem) -> Response[str]:
-        return _problem(problem)
+        return problem_answer(problem)
 
     def on_bug(error: Exception) -> Response[str]:
         # The type only: messages and frames may hold the prompt.
         logger.error("unhandled %s", type(error).__name__)
-        return _problem(Problem(500, "The service failed; nothing was measured."))
+        return problem_answer(Problem(500, "The service failed; nothing was measured."))
 
     app.exception_handler(Problem)(on_problem)
     app.exception_handler(Exception)(on_bug)
 
     @app.not_found
     def on_unknown(_: Exception) -> Response[str]:
-        return _problem(_no_route(app.current_event.http_method, app.current_event.path))
+        return _no_route(app.current_event.http_method, app.current_event.path)
 
     def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
-        started = time.monotonic()
         method = event["requestContext"]["http"]["method"]
-        response = app.resolve(_normalised(event), context)
-        if method == "HEAD":
-            response["body"] = ""
-        logger.info("%s %d %.0f ms", method, response["statusCode"], 1000 * (time.monotonic() - started))
-        return response
+        with observe.invocation(event, context):
+            asked = _normalised(event)
+            result = finish(method, asked["headers"], app.resolve(asked, context))
+            route = find(asked["rawPath"])
+            observe.answered(
+                method if method in KNOWN_METHODS else "other",
+                route.template if route else "none",
+                result["statusCode"],
+            )
+        return result
 
     return handle
 
 
+@cache
+def _page_text() -> str:
+    return Path(__file__).with_name("web").joinpath("index.html").read_text("utf-8")
+
+
+def _page() -> Response[str]:
+    headers = {
+        "Cache-Control": "public, max-age=3600",
+        "ETag": etag(_page_text()),
+        "Content-Security-Policy": PAGE_POLICY,
+    }
+    return Response(200, "text/html; charset=utf-8", _page_text(), headers)
+
+
 def _normalised(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the event with HEAD as GET and without a trailing slash, neither of which powertools knows."""
+    """Return the event with what powertools does not know put straight.
+
+    HEAD becomes GET; the path loses the stage's name and a trailing slash; header names are lower case.
+    """
     context = event["requestContext"]
     http = context["http"]
-    if http["method"] == "HEAD":
-        context = {**context, "http": {**http, "method": "GET"}}
-    return {**event, "requestContext": context, "rawPath": event["rawPath"].rstrip("/") or "/"}
+    stage = context.get("stage", "$default")
+    path = event["rawPath"] if stage == "$default" else event["rawPath"].removeprefix(f"/{stage}")
+    method = "GET" if http["method"] == "HEAD" else http["method"]
+    return {
+        **event,
+        "rawPath": path.rstrip("/") or "/",
+        "headers": {str(name).lower(): str(value) for name, value in (event.get("headers") or {}).items()},
+        "requestContext": {**context, "stage": "$default", "http": {**http, "method": method}},
+    }
 
 
-def _no_route(method: str, path: str) -> Problem:
-    if path.startswith(BASE_PATH):
-        for pattern, methods in _ROUTES:
-            # A method that the path takes comes here with a parameter that no route takes.
-            if pattern.fullmatch(path.removeprefix(BASE_PATH)) and method not in methods:
-                allow = ", ".join(methods + ("HEAD",) * ("GET" in methods))
-                return Problem(405, f"This path takes {allow} only.", {"Allow": allow})
-    return Problem(404, f"There is nothing here; the service lives under {BASE_PATH}/.")
+def _no_route(method: str, path: str) -> Response[str]:
+    route = find(path)
+    if route is not None and method == "OPTIONS":
+        return options_answer(route.allow)
+    # A method that the path takes comes here with a parameter that no route takes.
+    if route is not None and method not in route.methods:
+        return problem_answer(Problem(405, f"This path takes {route.allow} only.", {"Allow": route.allow}))
+    return problem_answer(Problem(404, f"There is nothing here; the service lives under {BASE_PATH}/."))
 
 
 def _digest(text: str) -> str:
@@ -184,26 +215,30 @@ def _link(receipt: Mapping[str, Any]) -> dict[str, str]:
 
 def _kept(receipt: Mapping[str, Any]) -> dict[str, str]:
     """How long a stored receipt may be kept by others: for ever once it is signed."""
-    return {"Cache-Control": FOR_EVER if receipt["signature"]["signed"] else "no-cache"}
+    if not receipt["signature"]["signed"]:
+        return {"Cache-Control": "no-cache"}
+    return {"Cache-Control": FOR_EVER, "ETag": f'"{receipt["payload_sha3_256"]}"'}
+
+
+def _kept_a_while(receipt: Mapping[str, Any], issuer: Issuer) -> dict[str, str]:
+    """How long a curve may be kept: while equal questions get equal payloads, if it is signed as it should be."""
+    if issuer.signs and not receipt["signature"]["signed"]:
+        return {}
+    kept = f"public, max-age={min(CURVE_KEPT_S, issuer.period_left_s())}"
+    # Weak, as the signatures of two instances differ and say the same.
+    return {"Cache-Control": kept, "ETag": f'W/"{receipt["payload_sha3_256"]}"'}
+
+
+def _tagged(body: Mapping[str, Any], kept: str) -> Response[str]:
+    answer = json_answer(200, body, {"Cache-Control": kept})
+    answer.headers["ETag"] = etag(answer.body or "")
+    return answer
 
 
 def _answer(answer: Answer) -> Response[str]:
-    return _json(answer.status, answer.body, answer.headers)
-
-
-def _problem(problem: Problem) -> Response[str]:
-    return _json(problem.status, problem.document(), problem.headers, PROBLEM_TYPE)
-
-
-def _json(
-    status: int,
-    body: dict[str, Any],
-    headers: Mapping[str, str] | None = None,
-    content_type: str = "application/json",
-) -> Response[str]:
-    text = json.dumps(body, ensure_ascii=False, allow_nan=False)
-    # Answers tell the state of now, and some hold a salt: nobody in between should keep them.
-    return Response(status, content_type, text, {"Cache-Control": "no-store", **(headers or {})})
+    payload = answer.body["payload"]
+    observe.outcome(payload["label"], payload.get("roadmap", {}).get("code"))
+    return json_answer(answer.status, answer.body, answer.headers)
 
 
 # A wrong setting stops start-up here, with one line that names it.

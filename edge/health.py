@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edge.deadline import Deadline
-from edge.tower import FaultKind, Tower, TowerFault
+from edge.faults import FaultKind, TowerFault
+from edge.tower import Tower
 from shared import labels
-from shared.wire import CapabilityFrame, ProbeFrame
+
+if TYPE_CHECKING:
+    from shared.wire import CapabilityFrame
 
 # With the closing handshake this stays below the two seconds after which /health has answered.
 PROBE_TIMEOUT_S = 1.4
@@ -23,6 +26,7 @@ ENDPOINTS = {
     "receipt": f"GET {labels.BASE_PATH}/receipts/{{digest}}",
     "receipt_payload": f"GET {labels.BASE_PATH}/receipts/{{digest}}/payload",
     "keys": f"GET {labels.BASE_PATH}/keys",
+    "openapi": f"GET {labels.BASE_PATH}/openapi.json",
 }
 
 
@@ -46,6 +50,9 @@ class Prober:
         deadline = Deadline.after(PROBE_TIMEOUT_S)
         try:
             with self._tower.session(deadline, fetch_token=False) as session:
+                # Imported here, as building the protocol's models takes long and a tower that is down needs none.
+                from shared.wire import CapabilityFrame, ProbeFrame
+
                 session.send(ProbeFrame())
                 frame = session.receive(deadline)
         except TowerFault as fault:

@@ -99,14 +99,8 @@ def parse_idempotency_key(headers: Mapping[str, str]) -> str | None:
     return key.strip()
 
 
-def lower_headers(event: Mapping[str, Any]) -> dict[str, str]:
-    """Return the request's headers under lower-case names, as API Gateway sends them anyway."""
-    return {str(name).lower(): str(value) for name, value in (event.get("headers") or {}).items()}
-
-
 def _json_object(event: Mapping[str, Any]) -> dict[str, Any]:
-    headers = lower_headers(event)
-    _check_content_type(headers)
+    _check_content_type(event["headers"])
     body = _body_bytes(event)
     if not body.strip():
         raise Problem(400, "The body is empty; send a JSON object with a prompt.")

@@ -12,8 +12,9 @@ import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from edge import observe
 from edge.deadline import Deadline
 from edge.keyring import Keyring
 from edge.payloads import curve_payload
@@ -24,7 +25,9 @@ from edge.store import DirectoryStore, Receipt, ReceiptStore, StoreAlarm, StoreD
 from edge.store_dynamodb import DynamoStore
 from shared.canonical import canonical_bytes, sha3_256_hex
 from shared.receipts import build_receipt, unsigned_signature
-from shared.schemas import CurveQuery
+
+if TYPE_CHECKING:
+    from shared.schemas import CurveQuery
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +80,15 @@ class Issuer:
         signer = self._keyring.signer
         return max(1.0, (signer.worst_s if signer else 0.0) + (self._store.worst_s if self._store else 0.0))
 
+    @property
+    def signs(self) -> bool:
+        """Whether there is somebody to sign."""
+        return self._keyring.signer is not None
+
+    def period_left_s(self) -> int:
+        """Returns the whole seconds until curves are dated anew."""
+        return int(CURVE_PERIOD_S - self._clock() % CURVE_PERIOD_S)
+
     def interim(self, payload: dict[str, Any]) -> Receipt:
         """Returns the receipt of an answer that another one will follow: neither signed nor stored."""
         return build_receipt(payload, unsigned_signature(INTERIM), payload["generated_at"])
@@ -107,7 +119,8 @@ class Issuer:
             logger.error("receipt not stored: no time was left")
             return self._sign(payload, answer_by), False
         try:
-            before = store.get(sha3_256_hex(canonical_bytes(payload)))
+            with observe.phase("Store"):
+                before = store.get(sha3_256_hex(canonical_bytes(payload)))
             if before is not None and before["signature"]["signed"]:
                 return before, True
         except StoreDown as error:
@@ -181,6 +194,13 @@ class Issuer:
         return receipt
 
     def _sign(self, payload: dict[str, Any], answer_by: Deadline) -> Receipt:
+        with observe.phase("Sign"):
+            receipt = self._signed(payload, answer_by)
+        if self.signs and not receipt["signature"]["signed"]:
+            observe.unsigned()
+        return receipt
+
+    def _signed(self, payload: dict[str, Any], answer_by: Deadline) -> Receipt:
         signer = self._keyring.signer
         if signer is None:
             # The payload's own time, so that equal payloads give equal receipts.
@@ -218,7 +238,8 @@ class Issuer:
         if self._store is None:
             return receipt, False
         try:
-            return self._store.put(receipt), True
+            with observe.phase("Store"):
+                return self._store.put(receipt), True
         except (StoreDown, StoreAlarm) as error:
             logger.error("receipt not stored: %s", error)
             return receipt, False

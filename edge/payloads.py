@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edge.build_info import build_identity
 from shared import labels
 from shared.curve import accounting_modeled, expected_speedup
-from shared.schemas import CurveQuery
-from shared.wire import ResultFrame
+
+if TYPE_CHECKING:
+    from shared.schemas import CurveQuery
+    from shared.wire import ResultFrame
 
 
 def now() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edge.tower import FaultKind
+from edge.faults import FaultKind
 from shared.labels import BASE_PATH, PUBLIC_BASE
 from shared.wire import ErrorCode
 
@@ -25,6 +25,7 @@ ACTIVATION_RUNBOOK = [
 _RUNBOOKS: dict[str, list[str]] = {
     "RUNNING": [],
     "NOT_CONFIGURED": ["On the edge: set SPECDEC_RUN_SECRET, start it again", _REPEAT],
+    "BUDGET_SPENT": ["Wait until the next day (UTC), as long as Retry-After says", _REPEAT],
     FaultKind.UNREACHABLE: ["On the tower: see that the agent and its tunnel run", *ACTIVATION_RUNBOOK],
     FaultKind.REFUSED: ["On the edge: set SPECDEC_TOWER_TOKEN to the token of the agent", _HEALTH, _REPEAT],
     FaultKind.BUSY: ["Wait a few seconds", _REPEAT],

@@ -7,19 +7,24 @@ check the tower's answer (`shared.runid`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from edge.conversation import Running, converse
 from edge.deadline import Budget, Deadline
+from edge.faults import FaultKind, TowerFault
 from edge.issuer import Issuer
+from edge.parts import receipt_link
 from edge.payloads import measured_payload, roadmap_payload
 from edge.problems import Problem
+from edge.quota import SPENT, Quota
 from edge.reasons import failure_reason, repeats_prompt, without_prompt
 from edge.runbooks import runbook
 from edge.settings import EdgeSettings
-from edge.tower import FaultKind, Tower, TowerFault, TowerSession
+from edge.tower import Tower
 from shared import labels
 from shared.attestation import attested, check_attestation
 from shared.checks import check_result
@@ -29,20 +34,19 @@ from shared.labels import BASE_PATH
 from shared.runid import RunIdError, RunKeys, bound_request, digest_text, prompt_commitment, split
 from shared.schemas import RunRequest
 from shared.wire import (
-    AcceptedFrame,
     CancelFrame,
     ErrorCode,
     FailedFrame,
-    ProgressFrame,
     ResultFrame,
     RunFrame,
     StatusFrame,
 )
 
+if TYPE_CHECKING:
+    from edge.limits import Limits
+
 logger = logging.getLogger(__name__)
 
-# The tower counts from when it takes the run, so this includes waiting behind others.
-RUN_DEADLINE_S = 300.0
 ACCEPT_TIMEOUT_S = 10.0
 # What a tower gets beyond the caller's wait to say that it has taken a run; it says so at once or not at all.
 ACCEPT_GRACE_S = 1.5
@@ -66,14 +70,6 @@ class Answer:
     status: int
     body: dict[str, Any]
     headers: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Running:
-    """The tower has the run and is not done with it."""
-
-    progress: dict[str, Any]
-    k: int | None
 
 
 @dataclass(frozen=True)
@@ -106,6 +102,7 @@ class Runs:
         tower: Tower,
         issuer: Issuer,
         tower_keys: Sequence[TrustedKey] | None,
+        limits: Limits | None = None,
     ) -> None:
         """Put the parts together.
 
@@ -115,7 +112,9 @@ class Runs:
             tower: The way to the tower.
             issuer: Makes receipts.
             tower_keys: The tower's pinned keys; None when none is pinned.
+            limits: Count callers' runs and the day's GPU time; None sets no limits.
         """
+        self._quota = Quota(limits, settings.run_deadline_s)
         self._issuer = issuer
         self._tower_keys = tower_keys
         self._settings = settings
@@ -141,7 +140,7 @@ class Runs:
             budget: The time of this invocation.
 
         Raises:
-            Problem: If the tower found the request itself at fault.
+            Problem: If the caller has started too many runs, or the tower found the request itself at fault.
         """
         if self._keys is None:
             return self._roadmap(
@@ -150,8 +149,9 @@ class Runs:
                 k=_number(request.k),
                 answer_by=budget.answer_by,
             )
-        fields = request.model_dump(mode="json")
         keys = self._keys
+        self._quota.admit(client, keys)
+        fields = request.model_dump(mode="json")
         id_bytes = keys.id_for(client, idempotency_key) if idempotency_key else keys.new_id()
         run_id = keys.run_id(id_bytes, fields)
         salt = keys.salt(id_bytes)
@@ -169,15 +169,11 @@ class Runs:
             run_id=run_id,
             nonce=run.nonce,
             request=request,
-            deadline_s=RUN_DEADLINE_S,
+            deadline_s=self._settings.run_deadline_s,
             prompt_commitment=commitment,
         )
-        answer = self._talk(
-            run,
-            frame,
-            accept_by=budget.wait_until.sooner(min(wait_s + ACCEPT_GRACE_S, ACCEPT_TIMEOUT_S)),
-            finish_by=budget.wait_until.sooner(wait_s),
-        )
+        accept_s = min(wait_s + ACCEPT_GRACE_S, ACCEPT_TIMEOUT_S)
+        answer = self._talk(run, frame, budget.wait_until, accept_s=accept_s, wait_s=wait_s)
         # Only here: run ids are public, and whoever has the salt can test guesses of the prompt.
         answer.body["prompt_salt"] = salt.hex()
         return answer
@@ -210,30 +206,41 @@ class Runs:
         except RunIdError:
             raise Problem(404, "This is not a run id of this service.") from None
         run = _Run(run_id, self._keys.nonce(run_id), {"run_id": run_id}, budget.answer_by)
-        return self._talk(
-            run,
-            ask(run_id=run_id),
-            accept_by=budget.wait_until.sooner(STATUS_TIMEOUT_S),
-            finish_by=budget.wait_until.sooner(wait_s),
-        )
+        frame = ask(run_id=run_id)
+        return self._talk(run, frame, budget.wait_until, accept_s=STATUS_TIMEOUT_S, wait_s=wait_s)
 
     def _talk(
         self,
         run: _Run,
         frame: RunFrame | StatusFrame | CancelFrame,
+        wait_until: Deadline,
         *,
-        accept_by: Deadline,
-        finish_by: Deadline,
+        accept_s: float,
+        wait_s: float,
     ) -> Answer:
-        """Send one frame and turn what follows into an answer."""
+        """Send one frame and turn what follows into an answer.
+
+        Args:
+            run: The run.
+            frame: What to send.
+            wait_until: When all waiting must end.
+            accept_s: How long to wait for a connection, and then for the tower's first word.
+            wait_s: How long to wait, from now, for the run's end.
+        """
         submitting = isinstance(frame, RunFrame)
+        finish_by = wait_until.sooner(wait_s)
         sent = False
         try:
-            with self._tower.session(accept_by) as session:
+            with self._tower.session(wait_until.sooner(accept_s)) as session:
+                # Only now, so that a tower that is down costs nobody anything.
+                if submitting and (spent_s := self._quota.reserve(run.run_id)):
+                    return self._roadmap("BUDGET_SPENT", SPENT, run=run, headers=_retry_after(spent_s))
                 session.send(frame)
                 sent = True
-                outcome = _converse(session, frame, accept_by, finish_by)
+                outcome = converse(session, frame, wait_until.sooner(accept_s), finish_by)
         except TowerFault as fault:
+            if submitting and not sent:
+                self._quota.release(run.run_id)
             logger.warning("tower fault: %s", fault.kind)
             reason = fault.reason
             if fault.kind is FaultKind.GARBLED:
@@ -247,6 +254,8 @@ class Runs:
             return self._roadmap(fault.kind, reason, run=run, first_steps=first)
         if isinstance(outcome, Running):
             return self._running(run, outcome)
+        if submitting or isinstance(outcome, ResultFrame):
+            self._quota.ended(run.run_id, outcome)
         if isinstance(outcome, FailedFrame):
             return self._failed(run, outcome, submitting)
         return self._finished(run, outcome)
@@ -279,9 +288,7 @@ class Runs:
                 410,
                 "This run is lost or has expired; a receipt that was stored is still under its digest.",
             )
-        headers = {}
-        if failed.retry_after is not None:
-            headers["Retry-After"] = str(max(1, round(failed.retry_after)))
+        headers = {} if failed.retry_after is None else _retry_after(failed.retry_after)
         return self._roadmap(code, reason, run=run, headers=headers)
 
     def _finished(self, run: _Run, result: ResultFrame) -> Answer:
@@ -366,45 +373,8 @@ class Runs:
         return Answer(200, dict(self._issuer.roadmap(payload, by)), headers or {})
 
 
-def _converse(
-    session: TowerSession,
-    asked: RunFrame | StatusFrame | CancelFrame,
-    accept_by: Deadline,
-    finish_by: Deadline,
-) -> ResultFrame | FailedFrame | Running:
-    """Read frames until the run is over or the wait is.
-
-    Raises:
-        TowerFault: If the tower never took the run, or broke the protocol. Once it has taken the run, silence
-            or a closed connection mean only that the run is still going on there.
-    """
-    running: Running | None = None
-    while True:
-        try:
-            frame = session.receive(finish_by if running else accept_by)
-        except TowerFault as fault:
-            if running and fault.kind in (FaultKind.SILENT, FaultKind.CLOSED):
-                return running
-            raise
-        if isinstance(frame, FailedFrame) and frame.run_id in (asked.run_id, None):
-            return frame
-        if not isinstance(frame, AcceptedFrame | ProgressFrame | ResultFrame) or frame.run_id != asked.run_id:
-            raise TowerFault(FaultKind.GARBLED, "the tower answered for another run")
-        if isinstance(frame, ResultFrame):
-            return frame
-        if isinstance(frame, AcceptedFrame):
-            running = Running({"phase": "queued", "position": frame.position}, frame.k)
-            # Nobody waits for others' runs; a run that is cancelled in the queue ends at once.
-            if frame.position > 0 and not isinstance(asked, CancelFrame):
-                return running
-        else:
-            progress = {"phase": frame.phase, "done": frame.done, "total": frame.total}
-            running = Running(progress, frame.k)
-
-
-def receipt_link(receipt: Mapping[str, Any]) -> str:
-    """Where a stored receipt is to be had (RFC 8288)."""
-    return f'<{BASE_PATH}/receipts/{receipt["payload_sha3_256"]}>; rel="canonical"'
+def _retry_after(seconds: float) -> dict[str, str]:
+    return {"Retry-After": str(max(1, math.ceil(seconds)))}
 
 
 def _number(k: int | str) -> int | None:

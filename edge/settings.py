@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from pathlib import Path
 from typing import Literal, Self
 from urllib.parse import urlsplit
@@ -41,6 +40,12 @@ class EdgeSettings(BaseModel):
         keys: What ``GET /keys`` answers, or a file of it: this edge's keys, old ones too, with their times.
         receipts_table: DynamoDB table that receipts are stored in.
         receipts_dir: Directory that receipts are stored in, instead.
+        run_deadline_s: Seconds after which the tower ends a run, counted from when it takes it.
+        runs_per_minute: Runs that one caller may start, on average; 0 sets no limit.
+        run_burst: Runs that a caller may start at once, if it has started none for long.
+        gpu_seconds_per_day: GPU seconds that all runs of a day (UTC) may take together; 0 sets no limit.
+        limits_table: DynamoDB table that those are counted in.
+        limits_file: SQLite database that they are counted in, instead; without either, each process counts by itself.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -62,6 +67,12 @@ class EdgeSettings(BaseModel):
     keys: str | None = None
     receipts_table: str | None = Field(default=None, min_length=3)
     receipts_dir: Path | None = None
+    run_deadline_s: float = Field(default=300.0, ge=10, le=3600, allow_inf_nan=False)
+    runs_per_minute: float = Field(default=0.0, ge=0, le=6000, allow_inf_nan=False)
+    run_burst: int = Field(default=10, ge=1, le=1000)
+    gpu_seconds_per_day: float = Field(default=0.0, ge=0, le=1_000_000, allow_inf_nan=False)
+    limits_table: str | None = Field(default=None, min_length=3)
+    limits_file: Path | None = None
 
     @field_validator("tower_url")
     @classmethod
@@ -117,6 +128,8 @@ class EdgeSettings(BaseModel):
     @classmethod
     def _is_authority(cls, value: str | None) -> str | None:
         if value is not None:
+            import ssl
+
             try:
                 ssl.create_default_context(cadata=value)
             except (ssl.SSLError, ValueError):
@@ -131,6 +144,11 @@ class EdgeSettings(BaseModel):
             raise ValueError(f"with SPECDEC_SIGNER={self.signer}, {name} must be set")
         if self.receipts_table is not None and self.receipts_dir is not None:
             raise ValueError("set SPECDEC_RECEIPTS_TABLE or SPECDEC_RECEIPTS_DIR, not both")
+        if self.limits_table is not None and self.limits_file is not None:
+            raise ValueError("set SPECDEC_LIMITS_TABLE or SPECDEC_LIMITS_FILE, not both")
+        if 0 < self.gpu_seconds_per_day < self.run_deadline_s:
+            # A run reserves its whole deadline, so none would ever start.
+            raise ValueError("SPECDEC_GPU_SECONDS_PER_DAY must be 0 or at least SPECDEC_RUN_DEADLINE_S")
         return self
 
     @property

@@ -93,6 +93,10 @@ class RunKeys:
         """64 hex digits that the agent must send back with its result."""
         return self._mac(b"nonce:" + run_id.encode()).hex()
 
+    def caller(self, address: str) -> str:
+        """32 hex digits that stand for a caller and tell nobody its address."""
+        return self._mac(b"caller:" + address.encode()).hex()[:32]
+
     def _mac(self, message: bytes) -> bytes:
         return hmac.new(self._secret, message, hashlib.sha256).digest()
 

@@ -129,7 +129,7 @@ class ProgressFrame(Frame):
 
 
 class ResultFrame(Frame):
-    """Agent has measured; `request` is the bound request it ran."""
+    """Agent has measured; `request` is the bound request it ran, `busy_s` the seconds that its worker was at it."""
 
     type: Literal["result"] = "result"
     run_id: RunId
@@ -141,6 +141,7 @@ class ResultFrame(Frame):
     output: str | None = None
     request: dict[str, JsonValue]
     ended_at: UtcTime | None = None
+    busy_s: Positive | None = None
 
 
 class FailedFrame(Frame):

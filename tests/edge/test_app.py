@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 
-from edge import app as app_module
 from shared.curve import expected_speedup, expected_tokens
 from tests.edge.support import PROMPT, assert_problem, client, make_event
 
@@ -79,8 +79,8 @@ def test_head_is_get_without_a_body(path: str) -> None:
     assert reply.text == ""
 
 
-@pytest.mark.parametrize("path", ["/", "", "/nothing", "/runs", "/runs/", "/runs/a/b", "/curve/x"])
-@pytest.mark.parametrize("method", ["GET", "POST", "HEAD"])
+@pytest.mark.parametrize("path", ["/nothing", "/runs", "/runs/", "/runs/a/b", "/curve/x", "/openapiXjson"])
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS"])
 def test_unknown_path_is_404(method: str, path: str) -> None:
     """What is not a route is not found."""
     reply = EDGE.send(make_event(method, path))
@@ -99,15 +99,17 @@ def test_path_outside_the_base_is_404() -> None:
 @pytest.mark.parametrize(
     ("method", "path", "allow"),
     [
-        ("POST", "/health", "GET, HEAD"),
-        ("DELETE", "/curve", "GET, HEAD"),
-        ("GET", "/run", "POST"),
-        ("HEAD", "/run", "POST"),
-        ("PUT", "/run/", "POST"),
-        ("POST", "/runs/x", "GET, DELETE, HEAD"),
-        ("OPTIONS", "/run", "POST"),
-        ("PATCH", "/health", "GET, HEAD"),
-        ("TRACE", "/health", "GET, HEAD"),
+        ("POST", "/health", "GET, HEAD, OPTIONS"),
+        ("DELETE", "/curve", "GET, HEAD, OPTIONS"),
+        ("GET", "/run", "POST, OPTIONS"),
+        ("HEAD", "/run", "POST, OPTIONS"),
+        ("PUT", "/run/", "POST, OPTIONS"),
+        ("POST", "/runs/x", "GET, DELETE, HEAD, OPTIONS"),
+        ("PATCH", "/health", "GET, HEAD, OPTIONS"),
+        ("TRACE", "/health", "GET, HEAD, OPTIONS"),
+        ("POST", "/", "GET, HEAD, OPTIONS"),
+        ("POST", "/openapi.json", "GET, HEAD, OPTIONS"),
+        ("GET ", "/health", "GET, HEAD, OPTIONS"),
     ],
 )
 def test_wrong_method_is_405_with_allow(method: str, path: str, allow: str) -> None:
@@ -140,15 +142,68 @@ def test_bug_becomes_a_plain_500(monkeypatch: pytest.MonkeyPatch, caplog: pytest
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError(PROMPT)
 
-    monkeypatch.setattr(app_module, "parse_run", fail)
+    monkeypatch.setattr("edge.intake.parse_run", fail)
     assert_problem(EDGE.post({"prompt": PROMPT}), 500)
     assert "unhandled RuntimeError" in caplog.text
     assert "zeppelins" not in caplog.text
 
 
-def test_answers_are_not_cached() -> None:
-    """A salt or a state of now must not be kept by anyone in between."""
-    assert EDGE.get("/curve").headers["Cache-Control"] == "no-store"
+@pytest.mark.parametrize("path", ["/health", "/run", "/runs/x", "/nothing"])
+def test_answers_are_not_cached(path: str) -> None:
+    """A salt, a state of now or a problem must not be kept by anyone in between."""
+    reply = EDGE.run() if path == "/run" else EDGE.get(path)
+    assert reply.headers["Cache-Control"] == "no-store"
+    assert "ETag" not in reply.headers
+
+
+def test_curve_may_be_kept_while_it_is_the_same() -> None:
+    """Equal questions get equal payloads within the hour, so caches may answer them for some minutes."""
+    first, again = EDGE.get("/curve", "k=3"), EDGE.get("/curve", "k=3")
+    assert first.headers["ETag"] == f'W/"{first.json["payload_sha3_256"]}"' == again.headers["ETag"]
+    assert re.fullmatch("public, max-age=([0-9]{1,2}|[12][0-9]{2}|300)", first.headers["Cache-Control"])
+    event = make_event("GET", "/curve", query="k=3", headers={"If-None-Match": first.headers["ETag"]})
+    unchanged = EDGE.send(event)
+    assert (unchanged.status, unchanged.text) == (304, "")
+    assert unchanged.headers["ETag"] == first.headers["ETag"]
+
+
+def test_page_is_for_people() -> None:
+    """The base path gives a page that asks nobody else for anything."""
+    reply = EDGE.get("/")
+    assert reply.status == 200
+    assert reply.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in reply.headers["Content-Security-Policy"]
+    assert "<h1>Governed speculative decoding</h1>" in reply.text
+    assert not re.search(r'(src|href)="(https?:)?//', reply.text)
+    assert EDGE.get("").text == reply.text
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/curve", "/run", "/runs/x", "/keys", "/openapi.json"])
+def test_options_says_what_a_path_takes(path: str) -> None:
+    """A browser that asks first is told that it may; there is nothing in it but headers."""
+    reply = EDGE.send(make_event("OPTIONS", path))
+    assert (reply.status, reply.text) == (204, "")
+    assert reply.headers["Allow"].endswith("OPTIONS")
+    assert reply.headers["Access-Control-Allow-Methods"] == reply.headers["Allow"]
+    assert reply.headers["Access-Control-Allow-Origin"] == "*"
+    assert "Idempotency-Key" in reply.headers["Access-Control-Allow-Headers"]
+    assert "Content-Type" not in reply.headers
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/health", 200), ("POST", "/run", 415), ("GET", "/nothing", 404), ("PUT", "/run", 405)],
+)
+def test_every_answer_is_safe_for_browsers(method: str, path: str, status: int) -> None:
+    """Pages of any origin may read every answer, none can frame it, run it or guess its type."""
+    reply = EDGE.send(make_event(method, path))
+    assert reply.status == status
+    assert reply.headers["Access-Control-Allow-Origin"] == "*"
+    assert "Access-Control-Allow-Credentials" not in reply.headers
+    assert "Retry-After" in reply.headers["Access-Control-Expose-Headers"]
+    assert reply.headers["X-Content-Type-Options"] == "nosniff"
+    assert reply.headers["Content-Security-Policy"] == "default-src 'none'; frame-ancestors 'none'"
+    assert reply.headers["Strict-Transport-Security"] == "max-age=31536000"
 
 
 _IMPORT = """
@@ -164,9 +219,10 @@ from edge.app import lambda_handler
 from tests.edge.support import FakeContext, make_event
 
 for path in ("/health", "/curve"):
-    print(lambda_handler(make_event("GET", path), FakeContext())["statusCode"])
-# Powertools imports the bare package botocore, which costs a millisecond; its parts are the SDK.
-print(*{"boto3", "botocore.session", "botocore.client"} & set(sys.modules))
+    status = lambda_handler(make_event("GET", path), FakeContext())["statusCode"]
+    # Powertools imports the bare package botocore, which costs a millisecond; its parts are the SDK.
+    unwanted = {"boto3", "botocore.session", "botocore.client", "websockets", "cryptography"}
+    print(status, *unwanted & set(sys.modules), file=sys.stderr)
 """
 
 
@@ -190,9 +246,9 @@ def _python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
     ids=["no token", "token and secret", "secret"],
 )
 def test_edge_needs_nothing_that_lambda_lacks(environ: dict[str, str]) -> None:
-    """Import, health and curve work without the agent's packages, and load no AWS SDK."""
+    """Import, health and curve work without the agent's packages, and load neither an AWS SDK nor what runs need."""
     done = _python(_IMPORT, **environ)
-    assert done.stdout.split() == ["200", "200"], done.stderr
+    assert done.stderr.split() == ["200", "200"]
 
 
 @pytest.mark.parametrize(

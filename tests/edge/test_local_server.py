@@ -249,7 +249,7 @@ def test_no_prompt_in_any_log(tower: FakeTower) -> None:
         edge.post({"prompt": PROMPT, "k": 99})
         edge.process.send_signal(signal.SIGTERM)
         out, err = edge.process.communicate(timeout=DEADLINE_S)
-    assert "POST 200" in err
+    assert '"method":"POST","route":"/run","status":200' in err
     for text in (PROMPT[:12], "zeppelins", TOKEN):
         assert text not in out + err
 

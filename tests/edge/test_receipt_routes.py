@@ -154,7 +154,7 @@ def test_methods(tmp_path: Path) -> None:
     for path in (f"/receipts/{'0' * 64}", f"/receipts/{'0' * 64}/payload", "/keys"):
         reply = it.delete(path)
         assert_problem(reply, 405)
-        assert reply.headers["Allow"] == "GET, HEAD"
+        assert reply.headers["Allow"] == "GET, HEAD, OPTIONS"
 
 
 def test_keys_old_and_new(tmp_path: Path) -> None:

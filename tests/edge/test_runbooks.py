@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from edge.faults import FaultKind
 from edge.runbooks import ACTIVATION_RUNBOOK, runbook
-from edge.tower import FaultKind
 from shared.wire import ErrorCode
 
 CODES = [str(code) for kind in (FaultKind, ErrorCode) for code in kind]

@@ -534,7 +534,7 @@ def test_sdk_is_loaded_by_the_first_signature() -> None:
             "AWS_ENDPOINT_URL_KMS": f"http://127.0.0.1:{closed_port()}",
         },
     )
-    assert done.stdout.splitlines() == [
+    assert [line for line in done.stdout.splitlines() if not line.startswith("{")] == [
         "[]",
         "not signed: the key service did not answer: EndpointConnectionError",
         str(sorted(SDK)),

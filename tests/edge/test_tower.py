@@ -17,8 +17,9 @@ from websockets.sync.server import ServerConnection
 
 from edge.credentials import FixedToken
 from edge.deadline import Deadline
+from edge.faults import FaultKind, TowerFault
 from edge.runbooks import runbook
-from edge.tower import FaultKind, Tower, TowerFault
+from edge.tower import Tower
 from shared.wire import ProbeFrame
 from tests.certificates import Authority
 from tests.edge.fake_tower import (
