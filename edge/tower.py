@@ -6,9 +6,9 @@ way in which a tower can fail becomes a `TowerFault`, within the deadline that t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -26,23 +26,38 @@ if TYPE_CHECKING:
 
 OPEN_TIMEOUT_S = 3.0
 
+LEFT_ALONE_S = 5.0
+"""For so long nobody waits again for a tower that has let somebody wait in vain: such calls would add up until there is
+no concurrency left for `/health`."""
+
 CORRELATION_HEADER = "X-Correlation-Id"
 """By it the tower's log says for which of the edge's invocations a connection was made."""
 
 
-@dataclass(frozen=True)
 class Tower:
-    """Where the tower is and how to be let in.
+    """Where the tower is and how to be let in."""
 
-    Attributes:
-        url: Its websocket.
-        token: What it is shown.
-        authority: PEM of the authority whose certificates to trust; None trusts the usual ones.
-    """
+    def __init__(
+        self,
+        url: str,
+        token: TokenSource,
+        authority: str | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Takes the way; nothing is opened yet.
 
-    url: str
-    token: TokenSource
-    authority: str | None = None
+        Args:
+            url: The tower's websocket.
+            token: What it is shown.
+            authority: PEM of the authority whose certificates to trust; None trusts the usual ones.
+            clock: Seconds, for the pause after a silence.
+        """
+        self.url = url
+        self.token = token
+        self.authority = authority
+        self._clock = clock
+        self._left_alone_until = float("-inf")
 
     @cached_property
     def _tls(self) -> ssl.SSLContext | None:
@@ -64,6 +79,9 @@ class Tower:
         Raises:
             TowerFault: If the tower could not be reached or did not let us in.
         """
+        if self._clock() < self._left_alone_until:
+            reason = "the tower did not answer a moment ago, and is left alone for some seconds"
+            raise TowerFault(FaultKind.SILENT, reason)
         pending = self.token.pending()
         if pending and not fetch_token:
             reason = "the edge has not fetched the tower's token yet; the first run does"
@@ -87,12 +105,19 @@ class Tower:
             return self._open(deadline, stack)
 
     def _open(self, deadline: Deadline, stack: ExitStack) -> TowerSession:
+        began = self._clock()
         deadline = deadline.sooner(OPEN_TIMEOUT_S)
         token = self.token.current()
         headers = {**self.token.headers(), **({"Authorization": f"Bearer {token}"} if token else {})}
         if correlation_id := observe.correlation_id():
             headers[CORRELATION_HEADER] = correlation_id
-        sock = dial(self.url, deadline)
-        from edge.session import open_session
+        try:
+            sock = dial(self.url, deadline)
+            from edge.session import open_session
 
-        return open_session(self.url, sock, headers, self._tls, deadline, stack)
+            return open_session(self.url, sock, headers, self._tls, deadline, stack)
+        except TowerFault as fault:
+            # A shorter wait, such as a probe's, may have been too short for a busy tower.
+            if fault.kind is FaultKind.SILENT and self._clock() - began >= OPEN_TIMEOUT_S:
+                self._left_alone_until = self._clock() + LEFT_ALONE_S
+            raise

@@ -9,6 +9,7 @@ import ssl
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -461,3 +462,58 @@ def test_prompt_never_reaches_the_logs(caplog: pytest.LogCaptureFixture) -> None
     )
     assert "tower fault" in edge_logs
     assert "zeppelins" not in edge_logs
+
+
+@dataclass
+class Clock:
+    """Seconds that pass when told to."""
+
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+def _let_in(tower: Tower, clock: Clock, monkeypatch: pytest.MonkeyPatch, seconds: float) -> str:
+    """Try to connect to a tower that makes one wait so long in vain; return why it did not work."""
+
+    def dial(*_: Any) -> None:
+        clock.now += seconds
+        raise TowerFault(FaultKind.SILENT, "the tower did not accept a connection in time")
+
+    monkeypatch.setattr("edge.tower.dial", dial)
+    before = clock.now
+    with pytest.raises(TowerFault) as caught, tower.session(Deadline.after(60)):
+        pass
+    assert caught.value.kind is FaultKind.SILENT
+    return "left alone" if clock.now == before else "waited"
+
+
+def test_silent_tower_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has waited in full spares the next ones the wait, but not for long."""
+    clock = Clock()
+    tower = Tower("ws://127.0.0.1:9/", FixedToken(None), clock=clock)
+    assert _let_in(tower, clock, monkeypatch, 3.0) == "waited"
+    assert _let_in(tower, clock, monkeypatch, 3.0) == "left alone"
+    clock.now += 4.9
+    assert _let_in(tower, clock, monkeypatch, 3.0) == "left alone"
+    clock.now += 0.2
+    assert _let_in(tower, clock, monkeypatch, 3.0) == "waited"
+
+
+def test_short_wait_says_little_of_a_tower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe's silence, which a busy tower may cause, keeps nobody away."""
+    clock = Clock()
+    tower = Tower("ws://127.0.0.1:9/", FixedToken(None), clock=clock)
+    assert [_let_in(tower, clock, monkeypatch, 1.4) for _ in range(3)] == ["waited"] * 3
+
+
+def test_tower_that_answers_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only silence keeps others away: what refuses does so at once, and costs nobody a wait."""
+    clock = Clock()
+    tower = Tower(closed_port(), FixedToken(None), clock=clock)
+    for _ in range(2):
+        with pytest.raises(TowerFault) as caught, tower.session(Deadline.after(60)):
+            pass
+        assert caught.value.reason == "the tower refused the connection"
