@@ -2,7 +2,7 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 
-.PHONY: setup demo test serve lint bench soak build clean
+.PHONY: setup demo test serve lint bench soak build deploy clean
 
 setup: $(VENV)/.ready  ## everything the other targets need, once
 
@@ -31,6 +31,9 @@ soak: setup  ## a thousand short runs with everything that disturbs a tower in m
 
 build: setup  ## the Lambda artifact with provenance and bill of materials, in dist/; ARCH=x86_64 for the other one
 	$(PY) -m tools.build --arch $(or $(ARCH),arm64)
+
+deploy: setup  ## the edge, to AWS: asks for its parameters the first time; see docs/deploy.md
+	$(PY) -m tools.deploy $(if $(ARCH),--arch $(ARCH)) $(if $(GUIDED),--guided)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .aws-sam dist

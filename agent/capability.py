@@ -23,7 +23,7 @@ from agent.runs import RunManager
 from agent.supervisor import GENTLE_CODES, Supervisor
 from agent.threads import in_thread
 from shared.labels import UNAVAILABLE
-from shared.schemas import Energy, EnergyUnavailable, ModelListing, Pair
+from shared.schemas import Energy, EnergyUnavailable, ModelListing, Pair, QueueState
 from shared.wire import CapabilityFrame
 
 log = logging.getLogger(__name__)
@@ -128,6 +128,7 @@ class CapabilityWatch:
         self._proving: asyncio.Task[None] | None = None
         self._proof: tuple[float, str | None] | None = None
         self._pair_since = -math.inf
+        self._framed: tuple[object, CapabilityFrame] | None = None
         for one in {supervisor, self._scout}:
             one.on_pair = self._hear
         supervisor.on_load = self._hear_of_load
@@ -146,17 +147,12 @@ class CapabilityWatch:
         with suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
                 await self._first.wait()
-        told = self._told
-        current = told if not self._trouble else None
-        frame = CapabilityFrame(
-            agent_version=__version__,
-            same_family_pair=self._pair(),
-            models=current.models if current else [],
-            queue=self._runs.queue(),
-            energy=told.energy if told else _NOT_READ,
-        )
-        more = current.event.model_dump(include={"device", "ranked", "ollama"}) if current else {}
-        return frame.model_copy(update={name: value for name, value in more.items() if value})
+        told, current = self._told, self._told if not self._trouble else None
+        holds = (told, current, self._pair(), self._runs.queue())
+        # Probes come often, and what they are told changes seldom.
+        if self._framed is None or self._framed[0] != holds:
+            self._framed = holds, _frame(*holds)
+        return self._framed[1]
 
     def ready(self, *, prove: bool = True) -> tuple[bool, str]:
         """Tell whether runs are decoded, with the reason: there is a pair, and it decodes now or has done so lately.
@@ -316,6 +312,19 @@ class CapabilityWatch:
         if trouble != self._trouble:
             log.warning("pair", extra={"data": {"found": False, "reason": trouble}})
         self._trouble = trouble
+
+
+def _frame(told: _Told | None, current: _Told | None, pair: Pair, queue: QueueState) -> CapabilityFrame:
+    """Returns what is told; `current` is `told`, or nothing while there is trouble."""
+    frame = CapabilityFrame(
+        agent_version=__version__,
+        same_family_pair=pair,
+        models=current.models if current else [],
+        queue=queue,
+        energy=told.energy if told else _NOT_READ,
+    )
+    more = current.event.model_dump(include={"device", "ranked", "ollama"}) if current else {}
+    return frame.model_copy(update={name: value for name, value in more.items() if value})
 
 
 def _fitting(models: list[ModelListing]) -> list[ModelListing]:

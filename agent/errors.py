@@ -137,6 +137,11 @@ class Expired(AgentError):
     code = "EXPIRED"
     default_remedy = "start another run"
 
+    def __init__(self, cause: str, *, busy_s: float | None = None) -> None:
+        """Keep the cause and, if that is still known, the seconds for which the run held the decode worker."""
+        super().__init__(cause)
+        self.busy_s = busy_s
+
 
 class StoreError(AgentError):
     """The run store cannot be used."""

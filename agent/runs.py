@@ -52,6 +52,7 @@ log = logging.getLogger(__name__)
 
 Outcome = ResultFrame | FailedFrame
 _OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
+_SECONDS: TypeAdapter[float] = TypeAdapter(float)
 
 FIRST_GUESS_S = 30.0
 """What a run is taken to last before any has ended."""
@@ -271,7 +272,7 @@ class RunManager:
         """Make a run end soon; one that is over stays as it is. Raises as `find` does."""
         run = self.find(run_id)
         if run in self._waiting:
-            self._end(run, failed(run.run_id, Cancelled("the run was cancelled while it waited")))
+            self._end(run, failed(run.run_id, Cancelled("the run was cancelled while it waited"), busy_s=0.0))
         elif run is self._running:
             self._decoder.cancel(run.run_id)
         return run
@@ -313,15 +314,20 @@ class RunManager:
         if record.state is State.LOST:
             raise Expired("the agent restarted before the run had ended, and the run is lost")
         # Without a frame it has been purged, or the store did not take its end and memory kept that long enough.
-        if record.frame is None or record.expires_at is None or record.expires_at <= self._clock():
+        if record.frame is None or record.expires_at is None:
             raise Expired("the run has expired")
+        if record.state is State.EXPIRED:
+            raise Expired("the run has expired", busy_s=_SECONDS.validate_json(record.frame))
+        outcome = _OUTCOME.validate_json(record.frame)
+        if record.expires_at <= self._clock():
+            raise Expired("the run has expired", busy_s=outcome.busy_s)
         run = Run(
             run_id=record.run_id,
             key=record.id,
             nonce=record.nonce,
             bound=json.loads(record.request),
             state=record.state,
-            outcome=_OUTCOME.validate_json(record.frame),
+            outcome=outcome,
         )
         run.ended.set()
         return run
@@ -351,12 +357,14 @@ class RunManager:
             event = await self._decoder.run(
                 run.run_id, run.request.model_dump(), deadline=run.deadline, on_progress=on_progress
             )
-            outcome = _result(run, event, self._clock(), self._attester)
+            busy_s = loop.time() - self._started_at
+            outcome = _result(run, event, busy_s, self._clock(), self._attester)
         except AgentError as exc:
-            outcome = failed(run.run_id, exc)
+            outcome = failed(run.run_id, exc, loop.time() - self._started_at)
         except Exception:
             log.exception("unexpected error", extra={"data": {"run_id": run.run_id}})
-            outcome = failed(run.run_id, AgentError("the agent failed while the run was decoded"))
+            error = AgentError("the agent failed while the run was decoded")
+            outcome = failed(run.run_id, error, loop.time() - self._started_at)
         seconds = loop.time() - self._started_at
         self._durations.append(seconds)
         self._end(run, outcome)
@@ -390,7 +398,8 @@ class RunManager:
 
     def _give_up_waiting(self, run: Run) -> None:
         if run in self._waiting:
-            self._end(run, failed(run.run_id, DeadlineExceeded("the deadline passed while the run waited")))
+            late = DeadlineExceeded("the deadline passed while the run waited")
+            self._end(run, failed(run.run_id, late, busy_s=0.0))
 
     def _retry_after(self) -> float:
         """Return in how many seconds a place in the queue can be expected."""
@@ -403,15 +412,20 @@ def _code(outcome: Outcome) -> str:
     return "OK" if isinstance(outcome, ResultFrame) else str(outcome.code)
 
 
-def failed(run_id: str | None, error: SpecdecError) -> FailedFrame:
-    """Return the frame that tells of an error."""
+def failed(run_id: str | None, error: SpecdecError, busy_s: float | None = None) -> FailedFrame:
+    """Return the frame that tells of an error, and of a run that is over for how many seconds that held the worker."""
+    if isinstance(error, Expired):
+        busy_s = error.busy_s
     code = ErrorCode(error.code) if error.code in set(ErrorCode) else ErrorCode.INTERNAL
+    more: dict[str, Any] = {} if busy_s is None else {"busy_s": round(busy_s, 3)}
     if isinstance(error, Busy):
-        return FailedFrame(run_id=run_id, code=code, detail=str(error), retry_after=error.retry_after)
-    return FailedFrame(run_id=run_id, code=code, detail=str(error))
+        more["retry_after"] = error.retry_after
+    return FailedFrame(run_id=run_id, code=code, detail=str(error), **more)
 
 
-def _result(run: Run, event: ResultEvent, ended_at: float, attester: Attester | None) -> ResultFrame:
+def _result(
+    run: Run, event: ResultEvent, busy_s: float, ended_at: float, attester: Attester | None
+) -> ResultFrame:
     """Return the result frame of a run that ended at this Unix time, signed if there is an attester.
 
     Raises:
@@ -429,6 +443,7 @@ def _result(run: Run, event: ResultEvent, ended_at: float, attester: Attester | 
                 "output": None,
                 "request": run.bound,
                 "ended_at": datetime.fromtimestamp(ended_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                "busy_s": round(busy_s, 3),
             }
         )
         if attester is not None:

@@ -3,6 +3,7 @@
 import asyncio
 import http
 import logging
+import re
 import ssl
 from collections import Counter
 from contextlib import suppress
@@ -50,6 +51,11 @@ TICK_S = 0.5
 
 KEEPALIVE_S = 10.0
 """Progress is sent at least this often, changed or not; the protocol promises 15 s."""
+
+CORRELATION_HEADER = "X-Correlation-Id"
+"""By it a client says for which request of its own it has connected; the log repeats it, so its form is strict."""
+
+_CORRELATION_ID = re.compile(r"[A-Za-z0-9=_+/-]{1,64}")
 
 REFUSALS = {401: "unauthorized", 403: "origin", 404: "path", 503: "full"}
 """What a handshake is refused for, by HTTP status; any other is a malformed one."""
@@ -227,6 +233,7 @@ class _Session:
         match frame:
             case RunFrame():
                 run = self._runs.submit(frame)
+                self._correlate(run)
                 await self.send(self._runs.accepted(run))
                 self._follow(run)
             case StatusFrame():
@@ -239,6 +246,13 @@ class _Session:
                     await self.send(report)
                     if not isinstance(report, ResultFrame | FailedFrame):
                         self._follow(run)
+
+    def _correlate(self, run: Run) -> None:
+        """Log for which of the client's requests a run has been taken, or found."""
+        request = self._connection.request
+        given = request.headers.get_all(CORRELATION_HEADER) if request is not None else []
+        if len(given) == 1 and _CORRELATION_ID.fullmatch(given[0]):
+            log.info("run taken", extra={"data": {"run_id": run.run_id, "correlation_id": given[0]}})
 
     def _follow(self, run: Run) -> None:
         """Send progress and the end of a run, once per connection however often it is asked for."""

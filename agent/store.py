@@ -7,7 +7,8 @@ A row goes through these states::
        └─────────┴──────── lost ───────┘
 
 ``lost`` is what a queued or running row becomes when an agent starts and finds it: its run died with the last
-agent. ``expired`` is a row whose content is gone and whose ID is still known, so that it is not run again.
+agent. ``expired`` is a row whose content is gone and whose ID is still known, so that it is not run again; of its
+last frame only ``busy_s`` is left, as its caller's edge may not have asked yet how long the run was decoded.
 
 Calls block until the disk has made a change durable (milliseconds): there are three small ones a run.
 """
@@ -63,7 +64,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Record:
-    """One row: `request` and `frame` are JSON texts, times are Unix seconds."""
+    """One row: `request` and `frame` are JSON texts, the latter of an expired run a number; times are Unix seconds."""
 
     id: str
     digest: str
@@ -169,7 +170,8 @@ class Store:
         """Empty the rows that have expired, and forget the IDs of those that did so long ago."""
         with self._errors("cannot take a change"):
             self._db.execute(
-                "UPDATE runs SET state = ?, frame = NULL, request = '', nonce = ''"
+                "UPDATE runs SET state = ?, request = '', nonce = '',"
+                " frame = CASE WHEN json_valid(frame) THEN json_extract(frame, '$.busy_s') END"
                 " WHERE expires_at <= ? AND state <> ?",
                 (State.EXPIRED, now, State.EXPIRED),
             )

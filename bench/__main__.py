@@ -5,6 +5,7 @@
 * `crosscheck`: our tokens and counts against llama.cpp's server's, prompt by prompt (crosscheck.*)
 * `receipts`: making, signing and storing receipts, and what that adds to a run (receipts.*)
 * `notice`: how soon a pair that comes or goes is told (notice.*)
+* `edge`: cold starts and warm answers against a minimal resolver, memory, size, and the hop to the tower (edge.*)
 * `peer`: our loop against llama.cpp's own server, built and run like ours, and every format alone (peer-PAIR.*)
 """
 
@@ -18,10 +19,23 @@ from typing import Any
 
 from agent.loaded import LoadedPair, load_pair
 from agent.pairs import choose_pair
-from bench import crosscheck, curve, formats, lengths, notice, peer, receipts, report, tables, versus
+from bench import (
+    coldstart,
+    crosscheck,
+    curve,
+    formats,
+    hop,
+    lengths,
+    notice,
+    peer,
+    receipts,
+    report,
+    tables,
+    versus,
+)
 from bench.models import BenchPair, embedded, embedded_files, smollm2, smollm2_files, tokens
 
-PARTS = ("curve", "lengths", "crosscheck", "receipts", "notice", "peer")
+PARTS = ("curve", "lengths", "crosscheck", "receipts", "notice", "edge", "peer")
 KS = (4, 6)
 
 
@@ -99,6 +113,13 @@ def _notice(options: argparse.Namespace) -> tuple[str, dict[str, Any], str]:
     return "notice", result, notice.markdown(result)
 
 
+def _edge(options: argparse.Namespace) -> tuple[str, dict[str, Any], str]:
+    # Single starts and connections are short and vary: three times as many rounds as elsewhere, 18 by default.
+    instance, way = coldstart.measure(3 * options.rounds), hop.measure(3 * options.rounds)
+    table = f"{coldstart.markdown(instance)}\n\n{hop.markdown(way)}"
+    return "edge", {"instance": instance, "hop": hop.summary(way)}, table
+
+
 def _peer(options: argparse.Namespace) -> tuple[str, dict[str, Any], str]:
     binary = peer.server_binary(options.peer_dir)
     compared: dict[str, list[dict[str, Any]]] = {}
@@ -132,6 +153,7 @@ _MEASURES = {
     "crosscheck": _crosscheck,
     "receipts": _receipts,
     "notice": _notice,
+    "edge": _edge,
     "peer": _peer,
 }
 

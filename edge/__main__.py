@@ -9,7 +9,8 @@ import re
 import secrets
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -70,10 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         # Nobody collects metrics here, unless it is asked for.
         environ.setdefault("POWERTOOLS_METRICS_DISABLED", "true")
-        with tempfile.TemporaryDirectory(prefix="specdec-edge-") as folder:
-            if settings.limits_table is None and settings.limits_file is None:
-                # All workers count together.
-                environ["SPECDEC_LIMITS_FILE"] = str(Path(folder) / "limits.sqlite")
+        with _limits_file(settings) as file:
+            if file is not None:
+                environ["SPECDEC_LIMITS_FILE"] = str(file)
             asyncio.run(_serve(arguments, environ, about))
     except OSError as error:
         where = f"{arguments.host}:{arguments.port}"
@@ -88,6 +88,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def _serve(arguments: argparse.Namespace, environ: dict[str, str], about: str) -> None:
     quick, runs = WorkerPool(environ, QUICK_WORKERS), WorkerPool(environ, arguments.workers)
     await serve(arguments.host, arguments.port, quick, runs, about)
+
+
+@contextmanager
+def _limits_file(settings: EdgeSettings) -> Iterator[Path | None]:
+    """Where all workers count together, for as long as this server lives; None if they know a place, or need none."""
+    if not settings.counts or settings.limits_table is not None or settings.limits_file is not None:
+        yield None
+        return
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="specdec-edge-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise SettingsError(
+            "BAD_SETTINGS",
+            f"no temporary directory can be made ({error.strerror})",
+            "set SPECDEC_LIMITS_FILE",
+        ) from None
+    with folder as name:
+        yield Path(name) / "limits.sqlite"
 
 
 def _token(file: Path) -> str:

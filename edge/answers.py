@@ -50,6 +50,18 @@ def problem_answer(problem: Problem) -> Response[str]:
     return json_answer(problem.status, problem.document(), problem.headers, PROBLEM_TYPE)
 
 
+def result_of(answer: Response[str]) -> dict[str, Any]:
+    """Return an answer in API Gateway's payload format 2.0, where powertools has no part in it."""
+    headers = {"Content-Type": answer.content_type, **answer.headers}
+    return {
+        "statusCode": answer.status_code,
+        "headers": headers,
+        "body": answer.body,
+        "isBase64Encoded": False,
+        "cookies": [],
+    }
+
+
 def options_answer(allow: str) -> Response[str]:
     """Return what a path takes; for browsers, too, that ask before they send (Fetch standard, section 4.8)."""
     headers = {

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
 
 from edge import observe
-from edge.answers import FOR_EVER, etag, finish, json_answer, options_answer, problem_answer
+from edge.answers import FOR_EVER, etag, finish, json_answer, options_answer, problem_answer, result_of
 from edge.credentials import token_source
 from edge.deadline import Budget, Deadline
 from edge.health import Prober, health
+from edge.incoming import normalised, refusal, route
 from edge.parts import Parts, receipt_link
 from edge.problems import Problem
-from edge.routes import KNOWN_METHODS, find
+from edge.routes import KNOWN_METHODS
 from edge.settings import EdgeSettings
 from edge.tower import Tower
 from shared import settings as shared_settings
@@ -146,14 +147,18 @@ def create_handler(settings: EdgeSettings) -> Handler:
         return _no_route(app.current_event.http_method, app.current_event.path)
 
     def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
+        if (wrong := refusal(event)) is not None:
+            with observe.invocation({"requestContext": {}}, context):
+                observe.answered("other", "none", wrong.status)
+                return finish("", {}, result_of(problem_answer(wrong)))
         method = event["requestContext"]["http"]["method"]
         with observe.invocation(event, context):
-            asked = _normalised(event)
+            asked = normalised(event)
             result = finish(method, asked["headers"], app.resolve(asked, context))
-            route = find(asked["rawPath"])
+            found = route(asked["rawPath"])
             observe.answered(
                 method if method in KNOWN_METHODS else "other",
-                route.template if route else "none",
+                found.template if found else "none",
                 result["statusCode"],
             )
         return result
@@ -175,31 +180,13 @@ def _page() -> Response[str]:
     return Response(200, "text/html; charset=utf-8", _page_text(), headers)
 
 
-def _normalised(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the event with what powertools does not know put straight.
-
-    HEAD becomes GET; the path loses the stage's name and a trailing slash; header names are lower case.
-    """
-    context = event["requestContext"]
-    http = context["http"]
-    stage = context.get("stage", "$default")
-    path = event["rawPath"] if stage == "$default" else event["rawPath"].removeprefix(f"/{stage}")
-    method = "GET" if http["method"] == "HEAD" else http["method"]
-    return {
-        **event,
-        "rawPath": path.rstrip("/") or "/",
-        "headers": {str(name).lower(): str(value) for name, value in (event.get("headers") or {}).items()},
-        "requestContext": {**context, "stage": "$default", "http": {**http, "method": method}},
-    }
-
-
 def _no_route(method: str, path: str) -> Response[str]:
-    route = find(path)
-    if route is not None and method == "OPTIONS":
-        return options_answer(route.allow)
+    found = route(path)
+    if found is not None and method == "OPTIONS":
+        return options_answer(found.allow)
     # A method that the path takes comes here with a parameter that no route takes.
-    if route is not None and method not in route.methods:
-        return problem_answer(Problem(405, f"This path takes {route.allow} only.", {"Allow": route.allow}))
+    if found is not None and method not in found.methods:
+        return problem_answer(Problem(405, f"This path takes {found.allow} only.", {"Allow": found.allow}))
     return problem_answer(Problem(404, f"There is nothing here; the service lives under {BASE_PATH}/."))
 
 
@@ -240,6 +227,26 @@ def _answer(answer: Answer) -> Response[str]:
     observe.outcome(payload["label"], payload.get("roadmap", {}).get("code"))
     return json_answer(answer.status, answer.body, answer.headers)
 
+
+def _preload() -> None:
+    """Import what first calls would: a snapshot is taken after this, and instances made from it wait for none of it."""
+    from importlib import import_module, util
+
+    for name in (
+        "edge.intake",
+        "edge.issuer",
+        "edge.limits_dynamodb",
+        "edge.openapi",
+        "edge.runs",
+        "edge.session",
+    ):
+        import_module(name)
+    if util.find_spec("boto3"):
+        import_module("boto3")
+
+
+if os.environ.get("AWS_LAMBDA_INITIALIZATION_TYPE") == "snap-start":
+    _preload()
 
 # A wrong setting stops start-up here, with one line that names it.
 lambda_handler: Handler = create_handler(shared_settings.load(EdgeSettings, os.environ))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import queue
 import socket
 import threading
@@ -42,7 +43,9 @@ def dial(url: str, deadline: Deadline) -> socket.socket:
 
 
 def _resolve(host: str, port: int, deadline: Deadline) -> Sequence[_Address]:
-    """Look a name up in a thread, because getaddrinfo knows no timeout."""
+    """Look a name up in a thread, because getaddrinfo knows no timeout; an address is no name and needs none."""
+    if _is_address(host):
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     answer: queue.SimpleQueue[Sequence[_Address]] = queue.SimpleQueue()
 
     def look_up() -> None:
@@ -59,3 +62,11 @@ def _resolve(host: str, port: int, deadline: Deadline) -> Sequence[_Address]:
     if not addresses:
         raise TowerFault(FaultKind.UNREACHABLE, "the tower's name could not be resolved")
     return addresses
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -7,6 +7,7 @@ case, repeats are joined with commas, cookies travel apart, and what is not text
 from __future__ import annotations
 
 import base64
+import re
 import time
 import uuid
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from urllib.parse import parse_qsl
 MAX_HEADER_BYTES = 10_240
 MAX_PAYLOAD_BYTES = 10_000_000
 
+_ABSOLUTE = re.compile("https?://([^/?#]*)", re.IGNORECASE)
 _TEXT_TYPES = ("text/", "application/json", "application/javascript", "application/xml")
 
 
@@ -24,6 +26,16 @@ def header_bytes(scope: Mapping[str, Any]) -> int:
     """Return the size of request line and headers, which API Gateway limits together."""
     line = len(scope["method"]) + len(scope["raw_path"]) + len(scope["query_string"]) + len("  HTTP/1.1\r\n")
     return line + sum(len(name) + len(value) + len(": \r\n") for name, value in scope["headers"])
+
+
+def is_ambiguous(scope: Mapping[str, Any]) -> bool:
+    """Whether another reader, such as a proxy, might see this request's end elsewhere (RFC 9112 section 6.1).
+
+    That is so for a length beside chunks, for chunks in HTTP/1.0, and for versions that are not HTTP/1 at all.
+    """
+    names = {name.lower() for name, _ in scope["headers"]}
+    chunked, version = b"transfer-encoding" in names, scope["http_version"]
+    return version not in ("1.0", "1.1") or (chunked and (version == "1.0" or b"content-length" in names))
 
 
 def build_event(scope: Mapping[str, Any], body: bytes) -> dict[str, Any]:
@@ -37,6 +49,8 @@ def build_event(scope: Mapping[str, Any], body: bytes) -> dict[str, Any]:
         else:
             headers[name] = f"{headers[name]},{value}" if name in headers else value
     path = scope["path"]
+    if absolute := _ABSOLUTE.match(path):  # RFC 9112 section 3.2.2: its host is the request's
+        path, headers["host"] = path[absolute.end() :] or "/", absolute[1]
     query = scope["query_string"].decode("latin-1")
     client_host = (scope.get("client") or ("127.0.0.1", 0))[0]
     now = time.time()

@@ -41,9 +41,10 @@ class Prober:
 
     def capability(self) -> CapabilityFrame | TowerFault:
         """Return the tower's capability, or why there is none. Faults are remembered too."""
-        if self._answer is None or time.monotonic() - self._asked_at >= KEEP_S:
+        # By the wall's clock: the other may stand still while the sandbox is frozen, and that one may go back.
+        if self._answer is None or not 0 <= time.time() - self._asked_at < KEEP_S:
             self._answer = self._probe()
-            self._asked_at = time.monotonic()
+            self._asked_at = time.time()
         return self._answer
 
     def _probe(self) -> CapabilityFrame | TowerFault:

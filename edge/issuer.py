@@ -70,7 +70,8 @@ class Issuer:
         self._store = store
         self._clock = clock
         self._period = -1
-        self._curves: dict[str, Receipt] = {}  # signed ones of this period, by digest
+        # Signed ones of this period by their questions, and stored ones by their digests.
+        self._curves: dict[tuple[int, float, float, frozenset[float]], Receipt] = {}
         self._curves_stored: dict[str, Receipt] = {}
         self._roadmaps_signed = 0
 
@@ -150,19 +151,20 @@ class Issuer:
             Problem: 429 when more are to be stored than this instance stores in a period, 422 without a store.
         """
         period = self._begin_period()
-        dated = datetime.fromtimestamp(period * CURVE_PERIOD_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        payload = curve_payload(query, dated)
-        digest = sha3_256_hex(canonical_bytes(payload))
-        receipt = self._curves.get(digest) or self._new_curve(payload, answer_by, usual=usual)
+        # What the payload follows from: equal questions have equal payloads, in whatever order they name their alphas.
+        asked = (query.k, query.cost_ratio, query.verify_cost, frozenset(query.alpha))
+        receipt = self._curves.get(asked)
+        if receipt is None:
+            dated = datetime.fromtimestamp(period * CURVE_PERIOD_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            receipt = self._new_curve(curve_payload(query, dated), answer_by, usual=usual)
         if receipt["signature"]["signed"]:
-            self._curves[digest] = (
-                receipt  # an unsigned one costs nothing to make again, and may be signed then
-            )
+            # An unsigned one costs little to make again, and may be signed then.
+            self._curves[asked] = receipt
         if not store:
             return receipt, False
-        receipt, stored = self._keep_curve(digest, receipt)
-        if digest in self._curves:
-            self._curves[digest] = receipt
+        receipt, stored = self._keep_curve(receipt)
+        if asked in self._curves:
+            self._curves[asked] = receipt
         return receipt, stored
 
     def _begin_period(self) -> int:
@@ -220,7 +222,8 @@ class Issuer:
             return build_receipt(payload, unsigned_signature(ENOUGH), payload["generated_at"])
         return self._sign(payload, answer_by)
 
-    def _keep_curve(self, digest: str, receipt: Receipt) -> tuple[Receipt, bool]:
+    def _keep_curve(self, receipt: Receipt) -> tuple[Receipt, bool]:
+        digest = receipt["payload_sha3_256"]
         if self._store is None:
             raise Problem(422, "This edge keeps no receipts; ask without store.")
         if digest in self._curves_stored:

@@ -16,7 +16,14 @@ from collections.abc import Iterator
 import uvicorn
 from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
 
-from edge.gateway_event import MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES, build_event, header_bytes, http_answer
+from edge.gateway_event import (
+    MAX_HEADER_BYTES,
+    MAX_PAYLOAD_BYTES,
+    build_event,
+    header_bytes,
+    http_answer,
+    is_ambiguous,
+)
 from edge.pool import PoolBusy, WorkerDied, WorkerPool
 from shared.labels import BASE_PATH
 
@@ -27,6 +34,8 @@ PAYLOAD_TIMEOUT_S = 30.0
 RETRY_AFTER_S = 5
 SHUTDOWN_S = 1
 RUN_PATHS = f"{BASE_PATH}/run"
+# What follows on the connection cannot be told from the rest of this request.
+CLOSE = (b"connection", b"close")
 
 
 class _ClientGone(Exception):
@@ -59,21 +68,24 @@ class Gateway:
         except _ClientGone:
             return
         headers = [(name, value) for name, value in headers if name != b"content-length"]
-        headers.append((b"content-length", b"%d" % len(body)))
+        # What has no body by nature has no length either, or another one than nought (RFC 9110 section 8.6).
+        if scope["method"] != "HEAD" and status not in (204, 304):
+            headers.append((b"content-length", b"%d" % len(body)))
         await send({"type": "http.response.start", "status": status, "headers": headers, "trailers": False})
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def _answer(
         self, scope: Scope, receive: ASGIReceiveCallable
     ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+        if is_ambiguous(scope):
+            return _message(400, "Bad Request", CLOSE)
         if header_bytes(scope) > MAX_HEADER_BYTES:
             return _message(431, "Request Header Fields Too Large")
         try:
             async with asyncio.timeout(self._payload_timeout_s):
                 payload = await _payload(receive)
         except TimeoutError:
-            status, headers, body = _message(408, "Request Timeout")
-            return status, [*headers, (b"connection", b"close")], body
+            return _message(408, "Request Timeout", CLOSE)
         if payload is None:
             return _message(413, "Request Entity Too Large")
         try:
@@ -81,8 +93,7 @@ class Gateway:
             pool = self._runs if event["rawPath"].startswith(RUN_PATHS) else self._quick
             result = await pool.invoke(event)
         except PoolBusy:
-            status, headers, body = _message(429, "Too Many Requests")
-            return status, [*headers, (b"retry-after", b"%d" % RETRY_AFTER_S)], body
+            return _message(429, "Too Many Requests", (b"retry-after", b"%d" % RETRY_AFTER_S))
         except TimeoutError:
             return _message(503, "Service Unavailable")
         except WorkerDied:
@@ -114,8 +125,11 @@ async def _payload(receive: ASGIReceiveCallable) -> bytes | None:
     return bytes(body) if size <= MAX_PAYLOAD_BYTES else None
 
 
-def _message(status: int, text: str) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-    return status, [(b"content-type", b"application/json")], json.dumps({"message": text}).encode()
+def _message(
+    status: int, text: str, *headers: tuple[bytes, bytes]
+) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+    body = json.dumps({"message": text}).encode()
+    return status, [(b"content-type", b"application/json"), *headers], body
 
 
 class _Server(uvicorn.Server):
@@ -153,6 +167,8 @@ async def serve(host: str, port: int, quick: WorkerPool, runs: WorkerPool, about
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.create_server((host, port), family=family, backlog=128)
+    # asyncio sets it for sockets of its own making; without it answers on a kept connection wait for an acknowledgement.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     shown = f"[{host}]" if ":" in host else host
     config = uvicorn.Config(
         Gateway(quick, runs),

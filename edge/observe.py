@@ -33,6 +33,7 @@ METRICS: Final = {
     "Runs": "answers of the run routes, by label: SPEC-DECODE MEASURED, SPEC-DECODE ROADMAP, RUNNING",
     "Refusals": "answers without what was asked for, by reason: a receipt's code, or HTTP and the status",
     "Unsigned": "answers that should be signed and are not",
+    "Uncounted": "invocations whose runs could not be counted where all instances count: each allows what all may",
     "TowerConnect": "milliseconds: TCP, TLS and handshake",
     "TowerRoundTrip": "milliseconds: from the first frame sent to the first received",
     "TowerWait": "milliseconds: from then on until the run's end or the wait's",
@@ -56,6 +57,7 @@ class Seen:
     began: float = field(default_factory=time.perf_counter)
     phases: dict[str, float] = field(default_factory=dict)
     unsigned: int = 0
+    uncounted: bool = False
     label: str | None = None
     code: str | None = None
 
@@ -93,7 +95,12 @@ class _Stdout(logging.StreamHandler[TextIO]):
 logger: Final = Logger(
     service=SERVICE,
     logger_handler=_Stdout(),
-    logger_formatter=_Formatter(utc=True, use_rfc3339=True, serialize_stacktrace=False),
+    logger_formatter=_Formatter(
+        utc=True,
+        use_rfc3339=True,
+        serialize_stacktrace=False,
+        json_deserializer=str,  # no message is JSON, and failing to read one as such costs more than to write it
+    ),
 )
 
 
@@ -115,6 +122,11 @@ def phase(name: str) -> Iterator[None]:
 def unsigned() -> None:
     """Count an answer that should be signed and is not."""
     _seen.unsigned += 1
+
+
+def uncounted() -> None:
+    """Take note that a run could not be counted where all instances count."""
+    _seen.uncounted = True
 
 
 @contextmanager
@@ -162,6 +174,8 @@ def answered(method: str, route: str, status: int) -> None:
         _emit({"reason": reason}, Refusals=1)
     if _seen.unsigned:
         _emit({}, Unsigned=_seen.unsigned)
+    if _seen.uncounted:
+        _emit({}, Uncounted=1)
 
 
 def _emit(dimensions: Mapping[str, str], **values: float) -> None:
@@ -173,7 +187,7 @@ def _emit(dimensions: Mapping[str, str], **values: float) -> None:
     metrics = EphemeralMetrics(namespace=NAMESPACE, service=SERVICE)
     for name, word in dimensions.items():
         metrics.add_dimension(name, word)
-    counts = ("Runs", "Refusals", "Unsigned")
+    counts = ("Runs", "Refusals", "Unsigned", "Uncounted")
     for name, value in values.items():
         metrics.add_metric(name, MetricUnit.Count if name in counts else MetricUnit.Milliseconds, value)
     metrics.flush_metrics()

@@ -14,7 +14,7 @@ from shared.labels import BASE_PATH
 if TYPE_CHECKING:
     from edge.issuer import Issuer
     from edge.keyring import Keyring
-    from edge.limits import Limits
+    from edge.quota import Quota
     from edge.runs import Runs
 
 
@@ -47,7 +47,7 @@ class Parts:
 
         secret = self._settings.run_secret
         keys = RunKeys(secret.get_secret_value().encode()) if secret else None
-        return Runs(self._settings, keys, self._tower, self.issuer, self._keyring.tower_keys, self._limits())
+        return Runs(self._settings, keys, self._tower, self.issuer, self._keyring.tower_keys, self._quota())
 
     def keys(self) -> dict[str, Any]:
         """Returns the body of `GET /keys`.
@@ -62,18 +62,20 @@ class Parts:
         except SigningFailed:
             raise Problem(503, "The edge's public key cannot be had now.", {"Retry-After": "20"}) from None
 
-    def _limits(self) -> Limits | None:
-        from edge.limits import Allowance, LocalLimits
+    def _quota(self) -> Quota:
+        from edge.limits import Allowance, Limits, LocalLimits
+        from edge.quota import Quota
 
         settings = self._settings
         allowance = Allowance(settings.runs_per_minute, settings.run_burst, settings.gpu_seconds_per_day)
-        if not (allowance.runs_per_minute or allowance.gpu_seconds_per_day):
-            return None
-        if settings.limits_table is None:
-            return LocalLimits(allowance, settings.limits_file)
-        from edge.limits_dynamodb import DynamoLimits
+        shared: Limits | None = None
+        if settings.limits_table is not None:
+            from edge.limits_dynamodb import DynamoLimits
 
-        return DynamoLimits(settings.limits_table, allowance)
+            shared = DynamoLimits(settings.limits_table, allowance)
+        elif settings.limits_file is not None:
+            shared = LocalLimits(allowance, settings.limits_file)
+        return Quota(allowance, settings.run_deadline_s, shared)
 
     @cached_property
     def _keyring(self) -> Keyring:

@@ -17,6 +17,8 @@ KEEP_IDLE = 6
 # Lambda's timeout in template.yaml; the gateway waits one second longer.
 FUNCTION_TIMEOUT_S = 29.0
 INTEGRATION_TIMEOUT_S = 30.0
+# Who gets no worker by then is told to come back: with less time left a run could only say that it had none.
+QUEUE_S = 10.0
 
 
 class WorkerDied(Exception):
@@ -45,6 +47,7 @@ class WorkerPool:
         self._slots = asyncio.Semaphore(limit)
         # Workers are started one after the other: many at once share the processors, and all of them would be late.
         self._starting = asyncio.Lock()
+        self._starts: set[asyncio.Task[Process]] = set()
         self._idle: list[Process] = []
         self._all: set[Process] = set()
 
@@ -61,15 +64,17 @@ class WorkerPool:
 
         Raises:
             WorkerDied: If the worker ended instead of answering. The next invocation gets another one.
-            PoolBusy: If the gateway's limit passed before a worker was free.
-            TimeoutError: If it passed before the worker had answered.
+            PoolBusy: If no worker was free within `QUEUE_S`.
+            TimeoutError: If the gateway's limit passed before the worker had answered.
         """
-        started = asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time
+        started = now()
         worker: Process | None = None
         try:
-            async with asyncio.timeout(INTEGRATION_TIMEOUT_S), self._slots:
+            async with asyncio.timeout_at(started + QUEUE_S) as limit, self._slots:
                 worker = await self._take()
-                return await self._invoke(worker, event, asyncio.get_running_loop().time() - started)
+                limit.reschedule(started + INTEGRATION_TIMEOUT_S)
+                return await self._invoke(worker, event, now() - started)
         except TimeoutError:
             if worker is None:
                 raise PoolBusy from None
@@ -91,6 +96,8 @@ class WorkerPool:
 
     async def close(self) -> None:
         """End all workers; they hold nothing that would be lost."""
+        for start in self._starts:
+            start.cancel()
         await asyncio.gather(*(self._end(worker) for worker in list(self._all)))
 
     async def _take(self) -> Process:
@@ -98,7 +105,22 @@ class WorkerPool:
             return worker
         async with self._starting:
             # Another may have become idle meanwhile.
-            return await self._take_idle() or await self._spawn()
+            return await self._take_idle() or await self._start()
+
+    async def _start(self) -> Process:
+        """Start a worker; if the caller gives up meanwhile, it is for the next one."""
+        start = asyncio.create_task(self._spawn())
+        self._starts.add(start)
+        start.add_done_callback(self._starts.discard)
+        try:
+            return await asyncio.shield(start)
+        except asyncio.CancelledError:
+            start.add_done_callback(self._keep)
+            raise
+
+    def _keep(self, start: asyncio.Task[Process]) -> None:
+        if not start.cancelled() and start.exception() is None:
+            self._idle.append(start.result())
 
     async def _take_idle(self) -> Process | None:
         while self._idle:

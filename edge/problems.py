@@ -8,6 +8,9 @@ from typing import Any
 
 PROBLEM_TYPE = "application/problem+json"
 
+_TITLES = {413: "Content Too Large", 422: "Unprocessable Content"}
+"""As RFC 9110 names them; Python's own names are these from 3.13 on, others before."""
+
 
 class Problem(Exception):
     """An HTTP error that the caller should read."""
@@ -29,7 +32,7 @@ class Problem(Exception):
         """Return the problem document; ``about:blank`` means that the status says it all."""
         return {
             "type": "about:blank",
-            "title": HTTPStatus(self.status).phrase,
+            "title": _TITLES.get(self.status) or HTTPStatus(self.status).phrase,
             "status": self.status,
             "detail": self.detail,
         }

@@ -25,9 +25,18 @@ ACTIVATION_RUNBOOK = [
 _RUNBOOKS: dict[str, list[str]] = {
     "RUNNING": [],
     "NOT_CONFIGURED": ["On the edge: set SPECDEC_RUN_SECRET, start it again", _REPEAT],
-    "BUDGET_SPENT": ["Wait until the next day (UTC), as long as Retry-After says", _REPEAT],
+    "BUDGET_SPENT": [
+        "Wait as long as Retry-After says, which is until midnight UTC",
+        "On the edge: if the tower can spare more, raise SPECDEC_GPU_SECONDS_PER_DAY",
+        _REPEAT,
+    ],
     FaultKind.UNREACHABLE: ["On the tower: see that the agent and its tunnel run", *ACTIVATION_RUNBOOK],
-    FaultKind.REFUSED: ["On the edge: set SPECDEC_TOWER_TOKEN to the token of the agent", _HEALTH, _REPEAT],
+    FaultKind.REFUSED: [
+        "On the edge: set SPECDEC_TOWER_TOKEN to the token of the agent",
+        "If a gate stands before the tower: set SPECDEC_TOWER_HEADERS to the headers that it asks for",
+        _HEALTH,
+        _REPEAT,
+    ],
     FaultKind.BUSY: ["Wait a few seconds", _REPEAT],
     FaultKind.SILENT: ["On the tower: see that the agent runs and answers", _HEALTH, _RUN_ANEW],
     FaultKind.CLOSED: [_READ_LOG, _HEALTH, _RUN_ANEW],

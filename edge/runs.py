@@ -17,6 +17,7 @@ from edge.conversation import Running, converse
 from edge.deadline import Budget, Deadline
 from edge.faults import FaultKind, TowerFault
 from edge.issuer import Issuer
+from edge.limits import Reservation
 from edge.parts import receipt_link
 from edge.payloads import measured_payload, roadmap_payload
 from edge.problems import Problem
@@ -43,7 +44,7 @@ from shared.wire import (
 )
 
 if TYPE_CHECKING:
-    from edge.limits import Limits
+    from edge.session import TowerSession
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ class Runs:
         tower: Tower,
         issuer: Issuer,
         tower_keys: Sequence[TrustedKey] | None,
-        limits: Limits | None = None,
+        quota: Quota,
     ) -> None:
         """Put the parts together.
 
@@ -112,9 +113,9 @@ class Runs:
             tower: The way to the tower.
             issuer: Makes receipts.
             tower_keys: The tower's pinned keys; None when none is pinned.
-            limits: Count callers' runs and the day's GPU time; None sets no limits.
+            quota: Counts callers' runs and the day's GPU time.
         """
-        self._quota = Quota(limits, settings.run_deadline_s)
+        self._quota = quota
         self._issuer = issuer
         self._tower_keys = tower_keys
         self._settings = settings
@@ -150,7 +151,7 @@ class Runs:
                 answer_by=budget.answer_by,
             )
         keys = self._keys
-        self._quota.admit(client, keys)
+        self._quota.admit(client, keys, budget.wait_until)
         fields = request.model_dump(mode="json")
         id_bytes = keys.id_for(client, idempotency_key) if idempotency_key else keys.new_id()
         run_id = keys.run_id(id_bytes, fields)
@@ -229,36 +230,55 @@ class Runs:
         """
         submitting = isinstance(frame, RunFrame)
         finish_by = wait_until.sooner(wait_s)
+        reservation = Reservation()
+        outcome: ResultFrame | FailedFrame | Running | None = None
         sent = False
         try:
             with self._tower.session(wait_until.sooner(accept_s)) as session:
-                # Only now, so that a tower that is down costs nobody anything.
-                if submitting and (spent_s := self._quota.reserve(run.run_id)):
-                    return self._roadmap("BUDGET_SPENT", SPENT, run=run, headers=_retry_after(spent_s))
-                session.send(frame)
-                sent = True
-                outcome = converse(session, frame, wait_until.sooner(accept_s), finish_by)
+                if submitting:
+                    # Only now, so that a tower that is down costs nobody anything.
+                    reservation = self._quota.reserve(run.run_id, wait_until)
+                    if reservation.wait_s and self._reclaim(session, reservation, wait_until):
+                        reservation = self._quota.reserve(run.run_id, wait_until)
+                if not reservation.wait_s:
+                    session.send(frame)
+                    sent = True
+                    outcome = converse(session, frame, wait_until.sooner(accept_s), finish_by)
         except TowerFault as fault:
-            if submitting and not sent:
-                self._quota.release(run.run_id)
-            logger.warning("tower fault: %s", fault.kind)
-            reason = fault.reason
-            if fault.kind is FaultKind.GARBLED:
-                # It may name a field that the tower made up.
-                reason = without_prompt(reason, run.prompt, instead="the tower broke the protocol")
-            if not submitting and fault.kind is not FaultKind.GARBLED:
-                detail = f"The run cannot be looked up now: {fault.reason}."
-                raise Problem(503, detail, {"Retry-After": str(RETRY_AFTER_S)}) from None
-            # Once sent, the run may have been taken, whatever became of the answer.
-            first = [f"GET {run.location}: the tower may be running it"] if submitting and sent else []
-            return self._roadmap(fault.kind, reason, run=run, first_steps=first)
+            if reservation.new and not sent:
+                self._quota.release(run.run_id, run.answer_by)
+            return self._at_fault(run, fault, submitting=submitting, sent=sent)
+        if outcome is None:
+            return self._roadmap("BUDGET_SPENT", SPENT, run=run, headers=_retry_after(reservation.wait_s))
         if isinstance(outcome, Running):
             return self._running(run, outcome)
-        if submitting or isinstance(outcome, ResultFrame):
-            self._quota.ended(run.run_id, outcome)
-        if isinstance(outcome, FailedFrame):
-            return self._failed(run, outcome, submitting)
-        return self._finished(run, outcome)
+        try:
+            if isinstance(outcome, FailedFrame):
+                return self._failed(run, outcome, submitting)
+            return self._finished(run, outcome)
+        finally:
+            # Last: what time is left belongs to the receipt first.
+            self._quota.ended(run.run_id, outcome, reservation if submitting else None, run.answer_by)
+
+    def _reclaim(self, session: TowerSession, refused: Reservation, by: Deadline) -> bool:
+        if not refused.open:
+            return False
+        from edge.reclaim import reclaim
+
+        return reclaim(session, self._quota, refused.open, by)
+
+    def _at_fault(self, run: _Run, fault: TowerFault, *, submitting: bool, sent: bool) -> Answer:
+        logger.warning("tower fault: %s", fault.kind)
+        reason = fault.reason
+        if fault.kind is FaultKind.GARBLED:
+            # It may name a field that the tower made up.
+            reason = without_prompt(reason, run.prompt, instead="the tower broke the protocol")
+        if not submitting and fault.kind is not FaultKind.GARBLED:
+            detail = f"The run cannot be looked up now: {fault.reason}."
+            raise Problem(503, detail, {"Retry-After": str(RETRY_AFTER_S)})
+        # Once sent, the run may have been taken, whatever became of the answer.
+        first = [f"GET {run.location}: the tower may be running it"] if submitting and sent else []
+        return self._roadmap(fault.kind, reason, run=run, first_steps=first)
 
     def _running(self, run: _Run, running: Running) -> Answer:
         phase = running.progress["phase"]

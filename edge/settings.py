@@ -11,6 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 from edge.headers import parse_headers, parse_secret
 from shared.runid import PART_BYTES
 
+FEWEST_RUNS_PER_MINUTE = 0.001
+"""Limit that is no prohibition: a run in some 17 hours."""
+
 MAX_KEYS_TEXT = 100_000
 """Characters of keys: a process's environment takes little more in one variable."""
 
@@ -41,9 +44,10 @@ class EdgeSettings(BaseModel):
         receipts_table: DynamoDB table that receipts are stored in.
         receipts_dir: Directory that receipts are stored in, instead.
         run_deadline_s: Seconds after which the tower ends a run, counted from when it takes it.
-        runs_per_minute: Runs that one caller may start, on average; 0 sets no limit.
-        run_burst: Runs that a caller may start at once, if it has started none for long.
-        gpu_seconds_per_day: GPU seconds that all runs of a day (UTC) may take together; 0 sets no limit.
+        runs_per_minute: Runs that one caller may ask for, on average; 0 sets no limit.
+        run_burst: Runs that a caller may ask for at once, if it has asked for none for long.
+        gpu_seconds_per_day: GPU seconds that all runs of a day (UTC) may take together, of which each run holds
+            `run_deadline_s` until its end is asked for; 0 sets no limit.
         limits_table: DynamoDB table that those are counted in.
         limits_file: SQLite database that they are counted in, instead; without either, each process counts by itself.
     """
@@ -106,6 +110,13 @@ class EdgeSettings(BaseModel):
             raise ValueError(f"must be at least {PART_BYTES} bytes long")
         return value
 
+    @field_validator("runs_per_minute")
+    @classmethod
+    def _is_rate(cls, value: float) -> float:
+        if 0 < value < FEWEST_RUNS_PER_MINUTE:
+            raise ValueError(f"must be 0 or at least {FEWEST_RUNS_PER_MINUTE}")
+        return value
+
     @field_validator("tower_public_key", "keys", "tower_ca")
     @classmethod
     def _is_text_or_file(cls, value: str | None) -> str | None:
@@ -147,9 +158,14 @@ class EdgeSettings(BaseModel):
         if self.limits_table is not None and self.limits_file is not None:
             raise ValueError("set SPECDEC_LIMITS_TABLE or SPECDEC_LIMITS_FILE, not both")
         if 0 < self.gpu_seconds_per_day < self.run_deadline_s:
-            # A run reserves its whole deadline, so none would ever start.
+            # A run holds its whole deadline until it has ended, so none would ever start.
             raise ValueError("SPECDEC_GPU_SECONDS_PER_DAY must be 0 or at least SPECDEC_RUN_DEADLINE_S")
         return self
+
+    @property
+    def counts(self) -> bool:
+        """Whether there is anything to count."""
+        return self.runs_per_minute > 0 or self.gpu_seconds_per_day > 0
 
     @property
     def tower_host(self) -> str:

@@ -92,16 +92,17 @@ def _refuse(code: str, cause: str) -> NoReturn:
 
 
 def _check(value: Any, depth: int) -> None:
-    if depth > MAX_DEPTH:
-        _refuse("TOO_DEEP", f"the value is nested deeper than {MAX_DEPTH}")
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if not isinstance(key, str):  # json.dumps would turn 1 and True into "1" and "true"
-                _refuse("BAD_KEY", "an object key is not a string")
-            _check(item, depth + 1)
-    elif isinstance(value, list | tuple):
+    if isinstance(value, dict | list | tuple):
+        if value and depth == MAX_DEPTH:
+            _refuse("TOO_DEEP", f"the value is nested deeper than {MAX_DEPTH}")
+        if isinstance(value, dict):
+            for key in value:
+                if not isinstance(key, str):  # json.dumps would turn 1 and True into "1" and "true"
+                    _refuse("BAD_KEY", "an object key is not a string")
+            value = value.values()
         for item in value:
-            _check(item, depth + 1)
+            if not isinstance(item, str):
+                _check(item, depth + 1)
     elif isinstance(value, float):
         if not math.isfinite(value):
             _refuse("NOT_FINITE", "a number is not finite")

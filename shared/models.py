@@ -60,7 +60,7 @@ def must(rule: str) -> WrapValidator:
 
 def printable(text: str) -> str:
     """Text from elsewhere without control characters, safe in a log or a terminal."""
-    return "".join(c if c.isprintable() else " " for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
 def one_line(text: str, length: int = 500) -> str:

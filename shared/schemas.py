@@ -17,7 +17,7 @@ from shared.models import explain as explain
 MAX_PROMPT_BYTES: Final = 16_384
 MAX_SEED: Final = 2**53 - 1
 _INTEGER: Final = re.compile(r"-?[0-9]{1,4}", re.ASCII)
-_NUMBER: Final = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?", re.ASCII)
+_NUMBER: Final = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,3})?", re.ASCII)
 
 
 def _prompt(text: str) -> str:

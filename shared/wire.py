@@ -2,7 +2,8 @@
 
 A frame may carry more fields than its model names; they are kept, never trusted. What goes into a receipt
 (`measurement`, `energy`) is modeled strictly in `shared.schemas`. Optional are `ended_at` of a result, the time
-at which the run ended, and `k` of `accepted` and `progress`, the run's draft length.
+at which the run ended, `k` of `accepted` and `progress`, the run's draft length, and `busy_s` of a run's last
+frame, the seconds for which it held the decode worker, its wait in the queue left out.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class ErrorCode(StrEnum):
 
 F = TypeVar("F")
 RunId = Annotated[str, Field(pattern=RUN_ID_PATTERN)]
+Seconds = Annotated[float, Field(ge=0, lt=1e6)]
 
 
 class Frame(Model):
@@ -129,7 +131,7 @@ class ProgressFrame(Frame):
 
 
 class ResultFrame(Frame):
-    """Agent has measured; `request` is the bound request it ran, `busy_s` the seconds that its worker was at it."""
+    """Agent has measured; `request` is the bound request it ran."""
 
     type: Literal["result"] = "result"
     run_id: RunId
@@ -141,7 +143,7 @@ class ResultFrame(Frame):
     output: str | None = None
     request: dict[str, JsonValue]
     ended_at: UtcTime | None = None
-    busy_s: Positive | None = None
+    busy_s: Seconds | None = None
 
 
 class FailedFrame(Frame):
@@ -151,7 +153,8 @@ class FailedFrame(Frame):
     run_id: RunId | None
     code: Annotated[ErrorCode, Field(strict=False)]
     detail: Line
-    retry_after: Annotated[float, Field(ge=0, lt=1e6)] | None = None
+    retry_after: Seconds | None = None
+    busy_s: Seconds | None = None
 
 
 ClientFrame = ProbeFrame | RunFrame | StatusFrame | CancelFrame

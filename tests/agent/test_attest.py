@@ -56,3 +56,19 @@ async def test_results_are_signed(tmp_path: Path) -> None:
         outcome = it.runs.find(frame.run_id).outcome
         assert isinstance(outcome, ResultFrame)
         assert outcome.model_dump(mode="json")["attestation"] == told["attestation"]
+
+
+async def test_busy_seconds_are_not_signed(tmp_path: Path) -> None:
+    """The tower signs what it measured, not what is charged: the signature fits with `busy_s` and without."""
+    attester = open_attester(tmp_path)
+    async with bench(tmp_path, attester=attester) as it:
+        run = it.runs.submit(run_frame("a prompt"))
+        await it.finish(run)
+        assert isinstance(run.outcome, ResultFrame)
+        told = run.outcome.model_dump(mode="json")
+    without = {name: value for name, value in told.items() if name != "busy_s"}
+    keys = load_keys((tmp_path / PUBLIC).read_bytes(), "tower")
+    assert told != without
+    for frame in (told, without):
+        assert ResultFrame.model_validate(frame).model_dump(mode="json") == frame
+        assert check_attestation(frame["attestation"], attested(frame), keys) is not None

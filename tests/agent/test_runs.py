@@ -20,7 +20,7 @@ from agent.errors import (
     StoreError,
 )
 from agent.pipe import ProgressEvent, ResultEvent
-from agent.runs import Run, RunManager
+from agent.runs import Run, RunManager, failed
 from agent.store import State, Store
 from shared.wire import AcceptedFrame, ErrorCode, FailedFrame, ProgressFrame, ResultFrame, RunFrame
 from tests.agent.support import GOLDEN, PATIENCE, SCALE, run_frame
@@ -126,6 +126,19 @@ def code(run: Run) -> str:
     """Return how a run ended."""
     assert run.outcome is not None
     return run.outcome.code if isinstance(run.outcome, FailedFrame) else "OK"
+
+
+def pass_time(seconds: float) -> None:
+    """Let the event loop's clock be ahead of what it was by so much."""
+    loop = asyncio.get_running_loop()
+    ahead = loop.time
+    loop.time = lambda: ahead() + seconds  # type: ignore[method-assign]
+
+
+def busy_s(run: Run) -> float | None:
+    """Return for how long a run says that it held the worker."""
+    assert run.outcome is not None
+    return run.outcome.busy_s
 
 
 async def test_result(tmp_path: Path) -> None:
@@ -440,3 +453,57 @@ def test_frame_of_support() -> None:
     golden = GOLDEN["client"][1]
     made = run_frame(golden["request"]["prompt"], id_bytes=bytes(range(16)))
     assert made == RunFrame.model_validate(golden)
+
+
+# How long a run held the worker: the clock is moved by ten seconds at a time, all else takes less.
+
+
+async def test_busy_without_the_wait(tmp_path: Path) -> None:
+    """A run's result says how long it was decoded, and not how long it waited for another one; it says so for good."""
+    async with bench(tmp_path) as it:
+        first, second = (it.runs.submit(run_frame(prompt)) for prompt in ("1", "2"))
+        decode = await it.decoder.next()
+        pass_time(10)
+        decode.done.set_result(result_of(first))
+        assert await first.ends_within(PATIENCE)
+        await it.finish(second)
+        assert (busy_s(first) or 0) // 10 == 1
+        assert (busy_s(second) or 0) // 10 == 0
+        again = it.runs.find(first.run_id)
+        assert busy_s(again) == busy_s(first)
+        assert second.outcome is not None and "busy_s" in second.outcome.model_fields_set
+
+
+@pytest.mark.parametrize("error", [OutOfMemory("none left"), RuntimeError("what?")])
+async def test_busy_though_failed(tmp_path: Path, error: Exception) -> None:
+    """A run that failed while it was decoded says how long it was."""
+    async with bench(tmp_path) as it:
+        run = it.runs.submit(run_frame("1"))
+        decode = await it.decoder.next()
+        pass_time(10)
+        decode.done.set_exception(error)
+        assert await run.ends_within(PATIENCE)
+        assert isinstance(run.outcome, FailedFrame) and (busy_s(run) or 0) // 10 == 1
+
+
+async def test_busy_for_nothing(tmp_path: Path) -> None:
+    """A run that ends while it waits has held the worker for no time, and a run that was not taken says nothing."""
+    async with bench(tmp_path, queue_limit=2) as it:
+        running = it.runs.submit(run_frame("1"))
+        await it.decoder.next()
+        late = it.runs.submit(run_frame("2", deadline_s=0.01))
+        waiting = it.runs.submit(run_frame("3"))
+        with pytest.raises(Busy) as caught:
+            it.runs.submit(run_frame("4"))
+        assert failed(None, caught.value).model_dump().keys() == {
+            "type",
+            "run_id",
+            "code",
+            "detail",
+            "retry_after",
+        }
+        it.runs.cancel(waiting.run_id)
+        assert await late.ends_within(PATIENCE)
+        assert (code(waiting), busy_s(waiting)) == (ErrorCode.CANCELLED, 0.0)
+        assert (code(late), busy_s(late)) == (ErrorCode.DEADLINE, 0.0)
+        assert running.outcome is None

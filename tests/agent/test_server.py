@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -127,6 +128,59 @@ async def test_connection_cap(tmp_path: Path) -> None:
 # What frames are answered with.
 
 
+@pytest.mark.parametrize(
+    ("given", "logged"),
+    [
+        ("JKJaXmPLvHcESHA=", "JKJaXmPLvHcESHA="),
+        ("a" * 64, "a" * 64),
+        ("AZaz09=_+/-", "AZaz09=_+/-"),
+        (None, None),
+        ("", None),
+        ("a" * 65, None),
+        ("two words", None),
+        ("a, b", None),
+        ('"quoted"', None),
+        ("id\u00e9", None),
+        (["first", "second"], None),
+    ],
+)
+async def test_correlation_id(
+    agent: Agent, caplog: pytest.LogCaptureFixture, given: str | list[str] | None, logged: str | None
+) -> None:
+    """A run that is taken, or found again, is logged with the client's id for it, if that has the form of one."""
+    caplog.set_level(logging.INFO, "agent")
+    ids = given if isinstance(given, list) else [] if given is None else [given]
+    sent = [*headers().items(), *(("X-Correlation-Id", one) for one in ids), ("X-Other", "nobody's business")]
+    run, unknown = run_frame("a secret"), run_frame("another")
+    async with client(agent.url, additional_headers=sent) as it:
+        await it.ask(ProbeFrame())
+        assert isinstance(await it.ask(status(unknown)), FailedFrame)
+        for _ in range(2):
+            await it.send(run)
+            await it.until(ResultFrame)
+        assert isinstance(await it.ask(status(run)), ResultFrame)
+    lines = [record.data for record in caplog.records if hasattr(record, "data")]
+    taken = [line for line in lines if "correlation_id" in line]
+    assert taken == ([{"run_id": run.run_id, "correlation_id": logged}] * 2 if logged else [])
+    assert "business" not in str(lines) + caplog.text and "secret" not in str(lines) + caplog.text
+    for one in ids:
+        assert logged or not one or one not in str(lines) + caplog.text
+
+
+async def test_run_that_is_refused_is_not_correlated(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
+    """Only runs that are taken are logged with a client's id."""
+    caplog.set_level(logging.INFO, "agent")
+    run = run_frame("a secret")
+    other = run.model_copy(update={"nonce": "0" * 64})
+    async with client(agent.url, additional_headers={**headers(), "X-Correlation-Id": "an-id"}) as it:
+        await it.send(run)
+        await it.until(ResultFrame)
+        refused = await it.ask(other)
+        assert isinstance(refused, FailedFrame) and refused.code == ErrorCode.CONFLICT
+        assert refused.busy_s is None
+    assert [record.message for record in caplog.records].count("run taken") == 1
+
+
 async def test_golden_frames(agent: Agent) -> None:
     """Each client frame of the contract is answered as the contract shows."""
     probe, run, ask, stop = GOLDEN["client"]
@@ -146,7 +200,9 @@ async def test_golden_frames(agent: Agent) -> None:
         result = (await it.until(ResultFrame)).model_dump(mode="json")
         assert result.pop("energy")["label"] == "UNAVAILABLE" and "ended_at" in result
         expected["result"].pop("energy")
-        assert result == expected["result"] | {"ended_at": result["ended_at"]}
+        assert result["busy_s"] >= 0
+        own = {name: result[name] for name in ("ended_at", "busy_s")}
+        assert result == expected["result"] | own
         for frame in (ask, stop):
             again = await answer(frame)
             assert again.pop("energy")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edge.gateway_event import build_event, header_bytes, http_answer
+from edge.gateway_event import build_event, header_bytes, http_answer, is_ambiguous
 
 
 def _scope(**changes: Any) -> dict[str, Any]:
@@ -114,3 +114,39 @@ def test_answer_in_another_format_is_an_error() -> None:
     """What is not payload format 2.0 is not guessed at."""
     with pytest.raises(KeyError):
         http_answer({"message": "hello"})
+
+
+@pytest.mark.parametrize(
+    ("version", "names", "ambiguous"),
+    [
+        ("1.1", [], False),
+        ("1.1", [b"content-length"], False),
+        ("1.1", [b"transfer-encoding"], False),
+        ("1.1", [b"Transfer-Encoding", b"content-length"], True),
+        ("1.0", [b"content-length"], False),
+        ("1.0", [b"transfer-encoding"], True),
+        ("2.0", [], True),
+        ("0.9", [], True),
+    ],
+)
+def test_request_that_a_proxy_may_cut_elsewhere_is_known(
+    version: str, names: list[bytes], ambiguous: bool
+) -> None:
+    """A length beside chunks, chunks in HTTP/1.0 and other versions are not to be trusted."""
+    scope = _scope(http_version=version, headers=[(name, b"x") for name in names])
+    assert is_ambiguous(scope) is ambiguous
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "host"),
+    [
+        ("/x", "/x", "localhost:8080"),
+        ("http://edge.example:81/x", "/x", "edge.example:81"),
+        ("HTTPS://edge.example", "/", "edge.example"),
+        ("ftp://edge.example/x", "ftp://edge.example/x", "localhost:8080"),
+    ],
+)
+def test_absolute_target_is_its_path(target: str, path: str, host: str) -> None:
+    """Every server takes the form that proxies are sent; its host outranks the header."""
+    event = build_event(_scope(path=target), b"")
+    assert (event["rawPath"], event["headers"]["host"]) == (path, host)

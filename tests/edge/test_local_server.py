@@ -13,6 +13,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from websockets.sync.server import ServerConnection
 
 from edge.__main__ import QUICK_WORKERS, _parser
 from edge.local_server import Gateway
@@ -30,7 +32,7 @@ from edge.pool import PoolBusy, WorkerPool
 from shared.labels import BASE_PATH
 from shared.runid import prompt_commitment
 from tests.certificates import Authority
-from tests.edge.fake_tower import FakeTower, says_nothing
+from tests.edge.fake_tower import FakeTower, honest, says_nothing
 from tests.edge.support import PROMPT, SCALE, TOKEN
 
 DEADLINE_S = 60 * SCALE
@@ -407,3 +409,34 @@ def test_port_in_use_is_one_clear_line() -> None:
     assert done.returncode == 2
     assert "in use" in done.stderr
     assert json.dumps(done.stderr).count("\\n") == 1
+
+
+def test_workers_count_together(tmp_path: Path) -> None:
+    """Two workers that are at it at the same time allow together what one caller may start, and no more."""
+    both = threading.Barrier(2)
+
+    def meets(tower: FakeTower, connection: ServerConnection, frame: dict[str, Any]) -> None:
+        if frame["type"] == "run" and len(tower.frames) <= 2:
+            both.wait(DEADLINE_S)
+        honest(tower, connection, frame)
+
+    limits = {"SPECDEC_RUNS_PER_MINUTE": "0.001", "SPECDEC_RUN_BURST": "3", "TMPDIR": str(tmp_path)}
+    with FakeTower(meets) as tower, local_edge(tower.url, "--workers", "2", **limits) as edge:
+        with ThreadPoolExecutor(2) as threads:
+            replies = list(threads.map(lambda _: edge.post({"prompt": PROMPT}), range(2)))
+        assert len(edge.workers()) == 2 + 1
+        assert len(list(tmp_path.glob("specdec-edge-*/limits.sqlite"))) == 1
+        replies += [edge.post({"prompt": PROMPT}) for _ in range(3)]
+        edge.process.send_signal(signal.SIGTERM)
+        assert edge.process.wait(DEADLINE_S) == 0
+        assert list(tmp_path.iterdir()) == []
+    assert [reply.status_code for reply in replies] == [200, 200, 200, 429, 429]
+    assert replies[-1].headers["content-type"] == "application/problem+json"
+    assert 59_000 < int(replies[-1].headers["retry-after"]) <= 60_000
+
+
+def test_no_limits_no_folder(tmp_path: Path) -> None:
+    """An edge that counts nothing makes no place to count in."""
+    with FakeTower() as tower, local_edge(tower.url, TMPDIR=str(tmp_path)) as edge:
+        assert edge.post({"prompt": PROMPT}).status_code == 200
+        assert list(tmp_path.iterdir()) == []

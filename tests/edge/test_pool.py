@@ -98,9 +98,35 @@ async def test_workers_start_one_at_a_time() -> None:
 async def test_caller_that_gets_no_worker_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting in vain for a worker is not the same as a worker that is late: nothing was begun."""
     async with _pool(limit=1) as pool, pool._slots:
-        monkeypatch.setattr(pool_module, "INTEGRATION_TIMEOUT_S", 0.01)
+        monkeypatch.setattr(pool_module, "QUEUE_S", 0.01)
         with pytest.raises(PoolBusy):
             await pool.invoke({})
+
+
+async def test_worker_whose_caller_gives_up_is_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was begun for nobody is not thrown away: else a slow machine would start workers for ever."""
+    pool = CountingPool(os.environ, 2, (sys.executable, "-c", FAKE_WORKER))
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(pool_module, "QUEUE_S", 0.0)
+            with pytest.raises(PoolBusy):
+                await pool.invoke({})
+        async with asyncio.timeout(30 * SCALE):
+            while not pool._idle:
+                await asyncio.sleep(0.01)
+        (kept,) = pool._idle
+        assert (await pool.invoke({}))["pid"] == kept.pid
+        assert pool.most == 1
+    finally:
+        await pool.close()
+
+
+async def test_waiting_for_a_worker_leaves_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once there is a worker, the gateway's limit counts, less what was waited."""
+    async with _pool(limit=1) as pool:
+        monkeypatch.setattr(pool_module, "QUEUE_S", 0.5)
+        answer = await pool.invoke({"nap": 1})
+    assert 20 < answer["remaining_s"] <= 29
 
 
 async def test_idle_workers_beyond_a_few_are_ended() -> None:

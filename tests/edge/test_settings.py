@@ -18,6 +18,9 @@ def test_defaults_are_the_published_ones() -> None:
     assert (settings.k, settings.cost_ratio, settings.wait_s) == (4, 0.2, 20.0)
     assert settings.tower_token is None
     assert settings.run_secret is None
+    assert (settings.run_deadline_s, settings.run_burst) == (300.0, 10)
+    assert (settings.runs_per_minute, settings.gpu_seconds_per_day, settings.counts) == (0.0, 0.0, False)
+    assert (settings.limits_table, settings.limits_file) == (None, None)
 
 
 def test_blanks_around_a_token_are_no_part_of_it() -> None:
@@ -59,6 +62,19 @@ def test_secrets_do_not_show() -> None:
         ("SPECDEC_TOWER_CA", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"),
         ("SPECDEC_TOWER_CA", "{}"),
         ("SPECDEC_RUN_SECRET", "fifteen-bytes.."),
+        ("SPECDEC_RUN_DEADLINE_S", "9.9"),
+        ("SPECDEC_RUN_DEADLINE_S", "3601"),
+        ("SPECDEC_RUNS_PER_MINUTE", "-1"),
+        ("SPECDEC_RUNS_PER_MINUTE", "0.0009"),
+        ("SPECDEC_RUNS_PER_MINUTE", "6001"),
+        ("SPECDEC_RUNS_PER_MINUTE", "nan"),
+        ("SPECDEC_RUN_BURST", "0"),
+        ("SPECDEC_RUN_BURST", "1.5"),
+        ("SPECDEC_RUN_BURST", "1001"),
+        ("SPECDEC_GPU_SECONDS_PER_DAY", "-1"),
+        ("SPECDEC_GPU_SECONDS_PER_DAY", "299"),
+        ("SPECDEC_GPU_SECONDS_PER_DAY", "inf"),
+        ("SPECDEC_LIMITS_TABLE", "ab"),
     ],
 )
 def test_wrong_value_is_one_line_that_names_it(name: str, value: str) -> None:
@@ -81,3 +97,33 @@ def test_keys_in_what_is_no_file(tmp_path: Path) -> None:
     for name in (".", "pipe", "missing"):
         with pytest.raises(SettingsError, match="must be the text itself or a file that can be read"):
             load(EdgeSettings, {"SPECDEC_TOWER_PUBLIC_KEY": str(tmp_path / name)})
+
+
+@pytest.mark.parametrize(
+    ("environ", "counts"),
+    [
+        ({"SPECDEC_RUNS_PER_MINUTE": "0.001"}, True),
+        ({"SPECDEC_RUNS_PER_MINUTE": "6000", "SPECDEC_RUN_BURST": "1000"}, True),
+        ({"SPECDEC_GPU_SECONDS_PER_DAY": "300"}, True),
+        ({"SPECDEC_GPU_SECONDS_PER_DAY": "10", "SPECDEC_RUN_DEADLINE_S": "10"}, True),
+        ({"SPECDEC_GPU_SECONDS_PER_DAY": "0", "SPECDEC_RUN_DEADLINE_S": "3600"}, False),
+        ({"SPECDEC_LIMITS_TABLE": "limits"}, False),
+    ],
+)
+def test_limits(environ: dict[str, str], counts: bool) -> None:
+    """Limits reach from a run in 17 hours to a hundred a second, and budgets from a single run on."""
+    assert load(EdgeSettings, environ).counts is counts
+
+
+def test_limits_are_counted_in_one_place() -> None:
+    """A table and a file at once are one too many."""
+    both = {"SPECDEC_LIMITS_TABLE": "limits", "SPECDEC_LIMITS_FILE": "limits.sqlite"}
+    with pytest.raises(SettingsError, match="SPECDEC_LIMITS_TABLE or SPECDEC_LIMITS_FILE, not both"):
+        load(EdgeSettings, both)
+
+
+def test_budget_that_no_run_fits_in() -> None:
+    """A budget below a run's deadline would let none start, and is refused by name."""
+    environ = {"SPECDEC_GPU_SECONDS_PER_DAY": "599", "SPECDEC_RUN_DEADLINE_S": "600"}
+    with pytest.raises(SettingsError, match="SPECDEC_GPU_SECONDS_PER_DAY must be 0 or at least"):
+        load(EdgeSettings, environ)

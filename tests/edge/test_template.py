@@ -1,73 +1,270 @@
-"""The SAM template and what it packs."""
+"""The SAM template, as aws-sam-translator makes CloudFormation of it, and what it packs."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from edge.pool import FUNCTION_TIMEOUT_S, INTEGRATION_TIMEOUT_S
+from edge.settings import EdgeSettings
+from shared.labels import BASE_PATH
+from tests.edge.sam import ROOT, TEMPLATE, source, transformed
 from tools import build
 
-ROOT = Path(__file__).parents[2]
-SAM = Path(sys.executable).parent / "sam"
+BIN = Path(sys.executable).parent
+GATEWAY_S = 30
+"""After so many seconds an HTTP API gives up on an integration, whatever it is told (AWS: quotas of HTTP APIs)."""
+
+NOT_ON_AWS = {
+    "tower_headers": "they are in the token's secret",
+    "wait_s": "the default fits the function's timeout",
+    "signing_key_file": "KMS signs",
+    "signing_keyid": "KMS signs",
+    "receipts_dir": "receipts are in the table",
+    "limits_file": "limits are in the table",
+}
 
 
-@pytest.mark.skipif(not SAM.exists(), reason="the SAM CLI is not installed")
-def test_template_passes_sam_and_cfn_lint(tmp_path: Path) -> None:
-    """Sam validate --lint has nothing to say; it needs a region but no credentials and no network."""
+@pytest.fixture(scope="module")
+def resources() -> dict[str, Any]:
+    """The template's resources."""
+    found: dict[str, Any] = transformed()["Resources"]
+    return found
+
+
+def arn(name: str) -> dict[str, list[str]]:
+    """Return the intrinsic for a resource's ARN."""
+    return {"Fn::GetAtt": [name, "Arn"]}
+
+
+@pytest.mark.parametrize("command", [["sam", "validate", "--lint", "-t"], ["cfn-lint"]], ids=lambda c: c[0])
+def test_linters_are_content(command: list[str], tmp_path: Path) -> None:
+    """`sam validate --lint` and cfn-lint have nothing to say; they need no credentials and no network."""
+    environ = {"AWS_DEFAULT_REGION": "us-east-1", "SAM_CLI_TELEMETRY": "0", "HOME": str(tmp_path)}
     done = subprocess.run(
-        [SAM, "validate", "--lint", "-t", ROOT / "template.yaml"],
+        [BIN / command[0], *command[1:], TEMPLATE],
         capture_output=True,
         text=True,
         timeout=240,
-        env={
-            **os.environ,
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "SAM_CLI_TELEMETRY": "0",
-            "HOME": str(tmp_path),
-        },
+        env={**os.environ, **environ},
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "is a valid SAM Template" in done.stdout
+    said = "" if command[0] == "cfn-lint" else f"{TEMPLATE} is a valid SAM Template\n"
+    assert done.stdout == said
 
 
-def test_function_has_few_rights() -> None:
-    """The function may read one secret, sign by one key, and put and get in one table: nothing else, no wildcard."""
-    text = (ROOT / "template.yaml").read_text("utf-8")
-    function = text[text.index("  EdgeFunction:") : text.index("  SigningKey:")]
-    assert re.findall(r"Action: (.+)", function) == [
-        "secretsmanager:GetSecretValue",
-        "[kms:Sign, kms:GetPublicKey]",
-        "[dynamodb:PutItem, dynamodb:GetItem]",
+def test_resources_are_these(resources: dict[str, Any]) -> None:
+    """One API, one function with its version and alias, one role, one key, two tables, and what watches them."""
+    kinds = sorted(resource["Type"].removeprefix("AWS::") for resource in resources.values())
+    assert kinds == sorted(
+        [
+            *("ApiGatewayV2::Api", "ApiGatewayV2::Stage"),
+            *("Lambda::Function", "Lambda::Version", "Lambda::Alias"),
+            *("Lambda::Permission", "Lambda::Permission", "IAM::Role"),
+            *("KMS::Key", "DynamoDB::Table", "DynamoDB::Table"),
+            *("Logs::LogGroup", "Logs::MetricFilter", "SNS::Topic", "CloudWatch::Dashboard"),
+            *["CloudWatch::Alarm"] * 9,
+        ]
+    )
+
+
+def test_role_is_the_least(resources: dict[str, Any]) -> None:
+    """The function may do what the edge does, each on one resource; no managed policy adds to that."""
+    role = resources["EdgeFunctionRole"]["Properties"]
+    assert set(role) == {"AssumeRolePolicyDocument", "Policies"}
+    assert role["AssumeRolePolicyDocument"]["Statement"] == [
+        {"Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}, "Action": "sts:AssumeRole"}
     ]
-    assert re.findall(r"Resource: (.+)", function) == [
-        "!Ref TowerTokenSecretArn",
-        "!GetAtt SigningKey.Arn",
-        "!GetAtt Receipts.Arn",
+    (policy,) = role["Policies"]
+    may = {statement.pop("Sid"): statement for statement in policy["PolicyDocument"]["Statement"]}
+    assert all(statement.pop("Effect") == "Allow" for statement in may.values())
+    assert may == {
+        "WriteLog": {"Action": ["logs:CreateLogStream", "logs:PutLogEvents"], "Resource": arn("EdgeLogs")},
+        "ReadTowerToken": {
+            "Action": "secretsmanager:GetSecretValue",
+            "Resource": {"Ref": "TowerTokenSecretArn"},
+        },
+        "SignReceipts": {
+            "Action": "kms:Sign",
+            "Resource": arn("SigningKey"),
+            "Condition": {
+                "StringEquals": {"kms:SigningAlgorithm": "ECDSA_SHA_256", "kms:MessageType": "RAW"}
+            },
+        },
+        "ReadPublicKey": {"Action": "kms:GetPublicKey", "Resource": arn("SigningKey")},
+        "StoreReceipts": {"Action": ["dynamodb:PutItem", "dynamodb:GetItem"], "Resource": arn("Receipts")},
+        "CountRuns": {"Action": ["dynamodb:UpdateItem", "dynamodb:GetItem"], "Resource": arn("Limits")},
+    }
+
+
+def test_no_wildcard_but_the_stated_ones(resources: dict[str, Any]) -> None:
+    """In policies a `*` stands only where the key's own policy names the key itself and the account's rights to it."""
+    policies = {
+        name: json.dumps(resource["Properties"].get("KeyPolicy") or resource["Properties"].get("Policies"))
+        for name, resource in resources.items()
+    }
+    assert [name for name, text in policies.items() if "*" in text] == ["SigningKey"]
+    (statement,) = resources["SigningKey"]["Properties"]["KeyPolicy"]["Statement"]
+    assert (statement["Action"], statement["Resource"]) == ("kms:*", "*")
+    root = {"Fn::Sub": "arn:${AWS::Partition}:iam::${AWS::AccountId}:root"}
+    assert statement["Principal"] == {"AWS": root}
+
+
+def test_only_the_api_may_call_the_function(resources: dict[str, Any]) -> None:
+    """Each permission is for one path of this API, and for the alias."""
+    permissions = [
+        item["Properties"] for item in resources.values() if item["Type"] == "AWS::Lambda::Permission"
     ]
-    assert "*" not in function.replace("{proxy+}", "")
+    for permission in permissions:
+        assert permission["Principal"] == "apigateway.amazonaws.com"
+        assert permission["FunctionName"] == {"Ref": "EdgeFunctionAliaslive"}
+        assert permission["SourceArn"]["Fn::Sub"][1]["__ApiId__"] == {"Ref": "Api"}
+    paths = {item["SourceArn"]["Fn::Sub"][0].partition("${__Stage__}/*")[2] for item in permissions}
+    assert paths == {BASE_PATH, f"{BASE_PATH}/*"}
 
 
-def test_receipts_outlive_the_stack() -> None:
+def test_api_leads_base_path_to_the_alias(resources: dict[str, Any]) -> None:
+    """All methods of the base path and what is below go to the alias `live`; nothing else goes anywhere."""
+    paths = resources["Api"]["Properties"]["Body"]["paths"]
+    assert set(paths) == {BASE_PATH, f"{BASE_PATH}/{{proxy+}}"}
+    for path in paths.values():
+        assert set(path) == {"x-amazon-apigateway-any-method"}
+        integration = path["x-amazon-apigateway-any-method"]["x-amazon-apigateway-integration"]
+        assert integration["payloadFormatVersion"] == "2.0"
+        assert "${EdgeFunctionAliaslive}/invocations" in integration["uri"]["Fn::Sub"]
+    alias = resources["EdgeFunctionAliaslive"]["Properties"]
+    (version,) = [name for name, item in resources.items() if item["Type"] == "AWS::Lambda::Version"]
+    assert alias["Name"] == "live"
+    assert alias["FunctionVersion"] == {"Fn::GetAtt": [version, "Version"]}
+    assert resources[version]["DeletionPolicy"] == "Retain"
+
+
+def test_timeouts_and_throttles(resources: dict[str, Any]) -> None:
+    """The function ends before the gateway gives up; the gateway throttles; the local edge knows the same timeout."""
+    function = resources["EdgeFunction"]["Properties"]
+    assert function["Timeout"] == FUNCTION_TIMEOUT_S == 29
+    assert INTEGRATION_TIMEOUT_S == GATEWAY_S
+    assert (function["Runtime"], function["MemorySize"]) == ("python3.13", 512)
+    assert function["Runtime"] == f"python{build.PYTHON}"
+    stage = resources["ApiApiGatewayDefaultStage"]["Properties"]
+    assert stage["StageName"] == "$default"
+    assert stage["DefaultRouteSettings"] == {
+        "ThrottlingBurstLimit": 50,
+        "ThrottlingRateLimit": {"Ref": "RequestsPerSecond"},
+    }
+
+
+def test_concurrency_is_reserved_unless_zero() -> None:
+    """`ReservedConcurrency` 0 leaves the property away, which small accounts need; 0 itself would stop the function."""
+    template = transformed()
+    reserved = template["Resources"]["EdgeFunction"]["Properties"]["ReservedConcurrentExecutions"]
+    assert reserved == {"Fn::If": ["HasReservation", {"Ref": "ReservedConcurrency"}, {"Ref": "AWS::NoValue"}]}
+    wanted = {"Fn::Not": [{"Fn::Equals": [{"Ref": "ReservedConcurrency"}, 0]}]}
+    assert template["Conditions"]["HasReservation"] == wanted
+    assert template["Parameters"]["ReservedConcurrency"]["Default"] == 20
+
+
+def test_processor_and_snapshots_are_parameters(resources: dict[str, Any]) -> None:
+    """Either architecture that `make build` builds for, and SnapStart or not, off by default."""
+    function = resources["EdgeFunction"]["Properties"]
+    assert function["Architectures"] == [{"Ref": "Architecture"}]
+    assert function["SnapStart"] == {"ApplyOn": {"Ref": "SnapStart"}}
+    parameters = source()["Parameters"]
+    assert parameters["Architecture"]["AllowedValues"] == list(build.PLATFORMS)
+    assert parameters["SnapStart"]["AllowedValues"] == ["None", "PublishedVersions"]
+    assert parameters["SnapStart"]["Default"] == "None"
+
+
+def test_each_variable_is_a_setting(resources: dict[str, Any]) -> None:
+    """Every variable names a field of the settings, and every field has its variable or a reason to have none."""
+    variables = resources["EdgeFunction"]["Properties"]["Environment"]["Variables"]
+    named = {name.removeprefix("SPECDEC_").lower() for name in variables}
+    assert all(name.startswith("SPECDEC_") for name in variables)
+    assert named <= set(EdgeSettings.model_fields)
+    assert set(EdgeSettings.model_fields) - named == set(NOT_ON_AWS)
+
+
+def test_each_parameter_is_used_and_explained() -> None:
+    """No parameter is without a description or without effect."""
+    template = source()
+    used = set(re.findall(r"!Ref (\w+)", TEMPLATE.read_text("utf-8")))
+    used |= set(re.findall(r"\$\{(\w+)\}", TEMPLATE.read_text("utf-8")))
+    for name, about in template["Parameters"].items():
+        assert about["Description"]
+        assert name in used, name
+
+
+def test_bounds_of_parameters_are_those_of_settings() -> None:
+    """What CloudFormation lets pass the function starts with, where one parameter alone decides."""
+    parameters = source()["Parameters"]
+    bounds = {
+        "DraftLength": "k",
+        "CostRatio": "cost_ratio",
+        "RunDeadline": "run_deadline_s",
+        "RunsPerMinute": "runs_per_minute",
+        "RunBurst": "run_burst",
+        "GpuSecondsPerDay": "gpu_seconds_per_day",
+    }
+    for name, field in bounds.items():
+        told = {
+            key: value for item in EdgeSettings.model_fields[field].metadata for key, value in _limits(item)
+        }
+        assert (parameters[name]["MinValue"], parameters[name]["MaxValue"]) == (told["ge"], told["le"]), name
+    for name in ("DraftLength", "CostRatio", "RunDeadline", "RunBurst"):
+        assert parameters[name]["Default"] == EdgeSettings.model_fields[bounds[name]].default
+
+
+def _limits(item: object) -> list[tuple[str, Any]]:
+    return [(name, getattr(item, name)) for name in ("ge", "le") if hasattr(item, name)]
+
+
+def test_secrets_are_read_at_deployment(resources: dict[str, Any]) -> None:
+    """No cold start waits for the token, and the function gets the secret's ARN for when it has been rotated."""
+    variables = resources["EdgeFunction"]["Properties"]["Environment"]["Variables"]
+    token, secret = (
+        {"Fn::Sub": f"{{{{resolve:secretsmanager:${{{name}}}}}}}"}
+        for name in ("TowerTokenSecretArn", "RunSecretArn")
+    )
+    assert variables["SPECDEC_TOWER_TOKEN"] == token
+    assert variables["SPECDEC_RUN_SECRET"] == secret
+    assert variables["SPECDEC_TOWER_TOKEN_SECRET"] == {"Ref": "TowerTokenSecretArn"}
+    secrets = [name for name in source()["Parameters"] if "Token" in name or "Secret" in name]
+    assert all(name.endswith("Arn") for name in secrets)  # parameters are shown to whoever may see the stack
+
+
+def test_receipts_outlive_the_stack(resources: dict[str, Any]) -> None:
     """Key and table stay when the stack goes or replaces them, and the table cannot be deleted by mistake."""
-    text = (ROOT / "template.yaml").read_text("utf-8")
-    for name, kind in (("SigningKey", "AWS::KMS::Key"), ("Receipts", "AWS::DynamoDB::Table")):
-        resource = text[text.index(f"  {name}:\n    Type: {kind}") :]
-        assert "DeletionPolicy: Retain\n    UpdateReplacePolicy: Retain" in resource[:200]
-    assert "DeletionProtectionEnabled: true" in text
-    assert "KeySpec: ECC_NIST_P256\n      KeyUsage: SIGN_VERIFY" in text
+    for name in ("SigningKey", "Receipts"):
+        assert resources[name]["DeletionPolicy"] == resources[name]["UpdateReplacePolicy"] == "Retain"
+    table = resources["Receipts"]["Properties"]
+    assert table["DeletionProtectionEnabled"] is True
+    assert table["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+    key = resources["SigningKey"]["Properties"]
+    assert (key["KeySpec"], key["KeyUsage"]) == ("ECC_NIST_P256", "SIGN_VERIFY")
 
 
-def test_no_cold_start_waits_for_the_token() -> None:
-    """The function gets the token itself, and the secret's name for when the token has been rotated."""
-    text = (ROOT / "template.yaml").read_text("utf-8")
-    assert 'SPECDEC_TOWER_TOKEN: !Sub "{{resolve:secretsmanager:${TowerTokenSecretArn}}}"' in text
-    assert "SPECDEC_TOWER_TOKEN_SECRET: !Ref TowerTokenSecretArn" in text
+def test_counts_and_logs_go(resources: dict[str, Any]) -> None:
+    """Limits are a cache that forgets by itself; log lines are kept for a month."""
+    limits = resources["Limits"]["Properties"]
+    assert limits["TimeToLiveSpecification"] == {"AttributeName": "expires", "Enabled": True}
+    assert "DeletionPolicy" not in resources["Limits"]
+    assert resources["EdgeLogs"]["Properties"] == {"RetentionInDays": 30}
+    assert resources["EdgeFunction"]["Properties"]["LoggingConfig"] == {"LogGroup": {"Ref": "EdgeLogs"}}
+
+
+def test_nothing_costs_while_idle(resources: dict[str, Any]) -> None:
+    """Tables are paid by request; nothing is provisioned."""
+    for name in ("Receipts", "Limits"):
+        assert resources[name]["Properties"]["BillingMode"] == "PAY_PER_REQUEST"
+    assert "ProvisionedConcurrencyConfig" not in resources["EdgeFunctionAliaslive"]["Properties"]
 
 
 def test_artifact_holds_edge_and_shared_only() -> None:

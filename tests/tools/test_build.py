@@ -24,6 +24,7 @@ from edge import build_info
 from shared import dsse
 from shared.keyfile import load_or_create
 from shared.keys import load_keys
+from tests.lambda_runtime.sandbox import OFFLINE, lambda_python
 from tools import build, verify_build
 
 ROOT = Path(__file__).parents[2]
@@ -84,7 +85,7 @@ def _run(command: list[str], folder: Path, **environ: str) -> subprocess.Complet
     done = subprocess.run(
         command,
         cwd=folder,
-        env={**os.environ, **environ},
+        env={**os.environ, **OFFLINE, **environ},
         capture_output=True,
         text=True,
         check=False,
@@ -136,19 +137,6 @@ def _locked() -> dict[str, tuple[str, set[str]]]:
     blocks = re.findall(r"^(\S+)==(\S+)((?: \\\n +--hash=sha256:[0-9a-f]{64})+)$", lock, re.MULTILINE)
     assert len(blocks) == len(re.findall(r"^[^#\s]", lock, re.MULTILINE))
     return {name: (version, set(re.findall("[0-9a-f]{64}", hashes))) for name, version, hashes in blocks}
-
-
-def _python() -> str:
-    """The Python that Lambda runs the artifact with."""
-    name = f"python{build.PYTHON}"
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    found = [*sorted(map(str, pyenv.glob(f"{build.PYTHON}.*/bin/{name}"))), shutil.which(name)]
-    for one in filter(None, reversed(found)):
-        if subprocess.run([one, "-c", ""], check=False, capture_output=True).returncode == 0:
-            return one
-    pytest.fail(
-        f"{name}, which Lambda runs the artifact with, is not installed: put it on PATH or into pyenv"
-    )
 
 
 @pytest.mark.slow
@@ -358,11 +346,11 @@ def test_artifact_answers_alone(built: Built, tmp_path: Path) -> None:
         archive.extractall(target)  # noqa: S202 - made by this test
     # -I and -S: no environment variable, no site-packages and no current folder reach the path.
     done = _run(
-        [_python(), "-I", "-S", "-B", "-c", INVOKE, str(target), str(HEALTH)],
+        [lambda_python(), "-I", "-S", "-B", "-c", INVOKE, str(target), str(HEALTH)],
         tmp_path,
         SPECDEC_TOWER_URL="ws://127.0.0.1:9/specdec",
     )
-    said = json.loads(done.stdout)
+    said = json.loads(done.stdout.splitlines()[-1])  # the lines before it are the log
     assert said["elsewhere"] == []
     assert said["reply"]["statusCode"] == 200
     assert json.loads(said["reply"]["body"])["endpoints"]["health"].startswith("GET ")
