@@ -1,31 +1,31 @@
 """Limits counted in a DynamoDB table that all instances share, by conditional updates of single items.
 
-Each item's `key` says what it counts: `caller#…` holds `arrival`, `day#…` holds `used`, `run#…` holds what the run has
-reserved; times are milliseconds, and `expires` is the table's time to live. Needs `dynamodb:UpdateItem` and
-`dynamodb:GetItem` on the table. While the table does not answer, each instance counts by itself.
+Each item's `key` says what it counts: `caller#…` holds `arrival`, `day#…` holds `used` and the set `open_runs`, `run#…`
+holds what the run has `reserved` of which `day_number`; times are milliseconds, and `expires` is the table's time to
+live. Needs `dynamodb:UpdateItem` and `dynamodb:GetItem` on the table. A usual run costs five or six writes: one or two
+to admit it, two to reserve, two to settle. An instance that ends between two of them leaves too much charged, never too
+little.
 """
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from edge.aws import CALL_S, AwsFailed, AwsPaused, AwsService
-from edge.limits import DAY_S, Allowance, Limits, LocalLimits
-
-logger = logging.getLogger(__name__)
+from edge.aws import CALL_S, AwsFailed, AwsService
+from edge.deadline import Deadline
+from edge.limits import DAY_S, OPEN_MOST, Allowance, LimitsDown, Reservation, milliseconds
 
 FAILED: Final = "ConditionalCheckFailedException"
-RACES: Final = 3
-"""Tries after another instance has changed an item in between."""
+KEPT_S: Final = 3 * DAY_S
+"""For so long a day and its runs are kept; a caller's bucket a day longer than it takes to fill."""
+
+Item = dict[str, dict[str, Any]]
 
 
 class DynamoLimits:
     """Counts in a table."""
-
-    worst_s = CALL_S
 
     def __init__(
         self,
@@ -47,177 +47,158 @@ class DynamoLimits:
         self._allowance = allowance
         self._clock = clock
         self._dynamodb = AwsService("dynamodb", "the table of limits", client)
-        self._alone: Limits = LocalLimits(allowance, clock=clock)
 
-    def admit(self, client: str) -> float:
+    def admit(self, client: str, by: Deadline) -> float:
         """Counts a caller's run; see `edge.limits.Limits`."""
-        if not self._allowance.runs_per_minute:
-            return 0.0
-        try:
-            return self._admit(client)
-        except AwsFailed as failure:
-            _report(failure)
-            return self._alone.admit(client)
-
-    def reserve(self, run: str, seconds: float) -> float:
-        """Takes GPU time from the day's budget; see `edge.limits.Limits`."""
-        if not self._allowance.gpu_seconds_per_day:
-            return 0.0
-        try:
-            return self._reserve(run, seconds)
-        except AwsFailed as failure:
-            _report(failure)
-            return self._alone.reserve(run, seconds)
-
-    def settle(self, run: str, seconds: float) -> None:
-        """Gives back what a run has not used; see `edge.limits.Limits`."""
-        if not self._allowance.gpu_seconds_per_day:
-            return
-        try:
-            old = self._end(run, "SET settled = :true", {":true": {"BOOL": True}})
-            if old is not None:
-                self._give_back(old["day"]["S"], max(0, _ms(old["reserved"]) - round(1000 * seconds)))
-        except AwsFailed as failure:
-            _report(failure)
-            self._alone.settle(run, seconds)
-
-    def release(self, run: str) -> None:
-        """Gives back all that a run has reserved; see `edge.limits.Limits`."""
-        if not self._allowance.gpu_seconds_per_day:
-            return
-        try:
-            old = self._end(run, "REMOVE reserved", {})
-            if old is not None:
-                self._give_back(old["day"]["S"], _ms(old["reserved"]))
-        except AwsFailed as failure:
-            _report(failure)
-            self._alone.release(run)
-
-    def _admit(self, client: str) -> float:
-        interval, tolerance = (
-            _milliseconds(self._allowance.interval_s),
-            _milliseconds(self._allowance.tolerance_s),
+        interval, tolerance = self._allowance.interval_ms, self._allowance.tolerance_ms
+        now = milliseconds(self._clock())
+        key, expires = f"caller#{client}", (now + interval + tolerance) // 1000 + DAY_S
+        # A bucket that is full, or that none can be: the usual case, in one call.
+        done, bucket = self._update(
+            by,
+            key,
+            "SET arrival = :next, expires = :expires",
+            "attribute_not_exists(arrival) OR arrival <= :now OR arrival > :farthest",
+            next=now + interval,
+            expires=expires,
+            now=now,
+            farthest=now + self._allowance.farthest_ms,
         )
-        for _ in range(RACES):
-            now = _milliseconds(self._clock())
-            # A bucket that is full: the usual case, in one call.
-            old = self._update(
-                f"caller#{client}",
-                "SET arrival = :next, expires = :expires",
-                "attribute_not_exists(arrival) OR arrival <= :now",
-                next=now + interval,
-                now=now,
-                expires=(now + interval + tolerance) // 1000 + DAY_S,
+        if not done and _number(bucket, "arrival") <= now + tolerance:
+            done, bucket = self._update(
+                by,
+                key,
+                "SET arrival = arrival + :interval, expires = :expires",
+                "arrival <= :latest",
+                interval=interval,
+                expires=expires,
+                latest=now + tolerance,
             )
-            if old is None:
-                return 0.0
-            arrival = _ms(old["arrival"]) if "arrival" in old else now
-            if arrival - now <= tolerance:
-                old = self._update(
-                    f"caller#{client}",
-                    "SET arrival = arrival + :interval, expires = :expires",
-                    "arrival <= :latest",
-                    interval=interval,
-                    latest=now + tolerance,
-                    expires=(now + interval + tolerance) // 1000 + DAY_S,
-                )
-                if old is None:
-                    return 0.0
-                if "arrival" not in old:
-                    continue  # the item has expired in between
-                arrival = _ms(old["arrival"])
-            return max(1, arrival - now - tolerance) / 1000
-        return self._allowance.interval_s
+        return 0.0 if done else (_number(bucket, "arrival") - now - tolerance) / 1000
 
-    def _reserve(self, run: str, seconds: float) -> float:
-        now = self._clock()
-        day, wanted = f"day#{int(now // DAY_S)}", _milliseconds(seconds)
-        # The day first: what ends between the two leaves too much charged, never too little.
-        spent = self._update(
-            day,
-            "SET expires = :expires ADD used :wanted",
+    def reserve(self, run: str, seconds: float, by: Deadline) -> Reservation:
+        """Takes GPU time from the day's budget; see `edge.limits.Limits`."""
+        now, wanted = self._clock(), milliseconds(seconds)
+        day, expires = int(now // DAY_S), int(now) + KEPT_S
+        in_all = milliseconds(self._allowance.gpu_seconds_per_day)
+        # As many as the budget has room for are open at most.
+        remembered: dict[str, Any] = {"runs": {run}} if in_all <= OPEN_MOST * wanted else {}
+        enough, today = self._update(
+            by,
+            f"day#{day}",
+            "SET expires = :expires ADD used :wanted" + (", open_runs :runs" if remembered else ""),
             "attribute_not_exists(used) OR used <= :left",
+            expires=expires,
             wanted=wanted,
-            left=_milliseconds(self._allowance.gpu_seconds_per_day) - wanted,
-            expires=int(now) + 3 * DAY_S,
+            left=in_all - wanted,
+            **remembered,
         )
-        if spent is not None:
-            return 0.0 if self._has_reserved(run) else DAY_S - now % DAY_S
-        before = self._update(
+        if not enough:
+            if self._has_reserved(run, by):
+                return Reservation()
+            open_runs = frozenset(today.get("open_runs", {}).get("SS", ()))
+            return Reservation(wait_s=DAY_S - now % DAY_S, open=open_runs)
+        new, known = self._update(
+            by,
             f"run#{run}",
-            "SET #day = :day, reserved = :wanted, expires = :expires REMOVE settled",
+            "SET day_number = :day, reserved = :wanted, expires = :expires",
             "attribute_not_exists(reserved)",
-            names={"#day": "day"},
-            wanted=wanted,
             day=day,
-            expires=int(now) + 3 * DAY_S,
+            wanted=wanted,
+            expires=expires,
         )
-        if before is not None:
-            self._give_back(day, wanted)
-        return 0.0
+        if not new:
+            is_open = "settled" not in known and known.get("day_number") == {"N": str(day)}
+            self._give_back(by, day, wanted, None if is_open else run)
+        return Reservation(new=new)
 
-    def _has_reserved(self, run: str) -> bool:
-        answer = self._dynamodb.call(
-            "get_item", TableName=self._table, Key={"key": {"S": f"run#{run}"}}, ConsistentRead=True
-        )
+    def settle(self, run: str, seconds: float, by: Deadline) -> bool:
+        """Gives back what a run has not used; see `edge.limits.Limits`."""
+        return self._end(by, run, "SET settled = :now", milliseconds(seconds), now=int(self._clock()))
+
+    def release(self, run: str, by: Deadline) -> bool:
+        """Gives back all that a run has reserved; see `edge.limits.Limits`."""
+        return self._end(by, run, "REMOVE reserved", 0)
+
+    def close(self, runs: Collection[str], by: Deadline) -> None:
+        """Counts today's runs as open no more; see `edge.limits.Limits`."""
+        day = int(self._clock() // DAY_S)
+        self._update(by, f"day#{day}", "DELETE open_runs :runs", "attribute_exists(used)", runs=set(runs))
+
+    def _end(self, by: Deadline, run: str, change: str, used: int, **values: int) -> bool:
+        condition = "attribute_exists(reserved) AND attribute_not_exists(settled)"
+        # Not begun without time for both: the second is never made up for.
+        done, old = self._update(by, f"run#{run}", change, condition, calls=2, **values)
+        if done:
+            self._give_back(by, _number(old, "day_number"), max(0, _number(old, "reserved") - used), run)
+        return done
+
+    def _give_back(self, by: Deadline, day: int, unused: int, closed: str | None) -> None:
+        more: dict[str, Any] = {} if closed is None else {"runs": {closed}}
+        change = "ADD used :unused" + (" DELETE open_runs :runs" if more else "")
+        self._update(by, f"day#{day}", change, "attribute_exists(used)", unused=-unused, **more)
+
+    def _has_reserved(self, run: str, by: Deadline) -> bool:
+        answer = self._call("get_item", by, Key={"key": {"S": f"run#{run}"}}, ConsistentRead=True)
         return "reserved" in answer.get("Item", {})
 
-    def _end(self, run: str, change: str, values: dict[str, Any]) -> dict[str, Any] | None:
-        """Ends a run's reservation; returns what it was, None if it had none or has ended before."""
-        try:
-            answer = self._dynamodb.call(
-                "update_item",
-                TableName=self._table,
-                Key={"key": {"S": f"run#{run}"}},
-                UpdateExpression=change,
-                ConditionExpression="attribute_exists(reserved) AND attribute_not_exists(settled)",
-                ReturnValues="ALL_OLD",
-                **({"ExpressionAttributeValues": values} if values else {}),
-            )
-        except AwsFailed as failure:
-            if failure.code == FAILED:
-                return None
-            raise
-        old: dict[str, Any] = answer["Attributes"]
-        return old
-
-    def _give_back(self, day: str, milliseconds: int) -> None:
-        self._update(day, "ADD used :unused", "attribute_exists(used)", unused=-milliseconds)
-
     def _update(
-        self, key: str, change: str, condition: str, names: dict[str, str] | None = None, **values: int | str
-    ) -> dict[str, Any] | None:
-        """Changes an item; returns None, or the item as it is where the condition does not hold."""
+        self, by: Deadline, key: str, change: str, condition: str, *, calls: int = 1, **values: int | set[str]
+    ) -> tuple[bool, Item]:
+        """Changes an item; returns whether the condition held, and the item as it was.
+
+        Args:
+            by: When this must be done, and as many further calls as `calls` counts.
+            key: The item's.
+            change: Update expression.
+            condition: Condition expression.
+            calls: How many calls there must be time for.
+            values: Of both expressions.
+        """
+        named = {
+            f":{name}": {"SS": sorted(value)} if isinstance(value, set) else {"N": str(value)}
+            for name, value in values.items()
+        }
         try:
-            self._dynamodb.call(
+            answer = self._call(
                 "update_item",
-                TableName=self._table,
+                by,
+                calls=calls,
                 Key={"key": {"S": key}},
                 UpdateExpression=change,
                 ConditionExpression=condition,
-                ExpressionAttributeValues={
-                    f":{name}": {"S": value} if isinstance(value, str) else {"N": str(value)}
-                    for name, value in values.items()
-                },
+                ReturnValues="ALL_OLD",
                 ReturnValuesOnConditionCheckFailure="ALL_OLD",
-                **({"ExpressionAttributeNames": names} if names else {}),
+                **({"ExpressionAttributeValues": named} if named else {}),
             )
         except AwsFailed as failure:
-            if failure.code != FAILED:
+            return False, failure.response.get("Item", {})
+        return True, answer.get("Attributes", {})
+
+    def _call(self, operation: str, by: Deadline, *, calls: int = 1, **parameters: Any) -> dict[str, Any]:
+        """Returns the table's answer.
+
+        Raises:
+            AwsFailed: If the condition does not hold.
+            LimitsDown: If it did not answer otherwise, or there is not the time to ask.
+        """
+        if by.remaining() < calls * CALL_S:
+            raise LimitsDown("no time was left to ask the table of limits")
+        try:
+            return self._dynamodb.call(operation, TableName=self._table, **parameters)
+        except AwsFailed as failure:
+            if failure.code == FAILED:
                 raise
-            old: dict[str, Any] = failure.response.get("Item", {})
-            return old
-        return None
+            raise LimitsDown(str(failure)) from None
 
 
-def _ms(attribute: dict[str, str]) -> int:
-    return int(attribute["N"])
+def _number(item: Item, name: str) -> int:
+    """Returns a number that this edge has written.
 
-
-def _milliseconds(seconds: float) -> int:
-    return round(1000 * seconds)
-
-
-def _report(failure: AwsFailed) -> None:
-    if not isinstance(failure, AwsPaused):
-        logger.error("limits counted by this instance alone: %s", failure)
+    Raises:
+        LimitsDown: If somebody else has.
+    """
+    try:
+        return int(item[name]["N"])
+    except (KeyError, TypeError, ValueError):
+        raise LimitsDown(f"the table of limits holds an item without a whole number as {name}") from None

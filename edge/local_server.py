@@ -167,7 +167,7 @@ async def serve(host: str, port: int, quick: WorkerPool, runs: WorkerPool, about
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.create_server((host, port), family=family, backlog=128)
-    # asyncio sets it for sockets of its own making; without it answers on a kept connection wait for an acknowledgement.
+    # asyncio sets it on sockets of its own making; without it answers on a kept connection wait for acknowledgements.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     shown = f"[{host}]" if ":" in host else host
     config = uvicorn.Config(

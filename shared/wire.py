@@ -3,7 +3,7 @@
 A frame may carry more fields than its model names; they are kept, never trusted. What goes into a receipt
 (`measurement`, `energy`) is modeled strictly in `shared.schemas`. Optional are `ended_at` of a result, the time
 at which the run ended, `k` of `accepted` and `progress`, the run's draft length, and `busy_s` of a run's last
-frame, the seconds for which it held the decode worker, its wait in the queue left out.
+frame and of `EXPIRED`, the seconds for which it held the decode worker, its wait in the queue left out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Tests of agent.runs; decoding is a stand-in that the test finishes by hand."""
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from agent.errors import (
 )
 from agent.pipe import ProgressEvent, ResultEvent
 from agent.runs import Run, RunManager, failed
-from agent.store import State, Store
+from agent.store import FILE_NAME, State, Store
 from shared.wire import AcceptedFrame, ErrorCode, FailedFrame, ProgressFrame, ResultFrame, RunFrame
 from tests.agent.support import GOLDEN, PATIENCE, SCALE, run_frame
 
@@ -484,6 +485,42 @@ async def test_busy_though_failed(tmp_path: Path, error: Exception) -> None:
         decode.done.set_exception(error)
         assert await run.ends_within(PATIENCE)
         assert isinstance(run.outcome, FailedFrame) and (busy_s(run) or 0) // 10 == 1
+
+
+async def test_busy_though_expired(tmp_path: Path) -> None:
+    """An agent says how long a run was decoded for as long as it knows its ID, before and after its row is emptied."""
+    frame = run_frame("1")
+
+    def told(runs: RunManager) -> dict[str, Any]:
+        with pytest.raises(Expired, match="the run has expired") as caught:
+            runs.find(frame.run_id)
+        return failed(frame.run_id, caught.value).model_dump(exclude={"type", "detail"})
+
+    async with bench(tmp_path, expiry_s=60) as it:
+        await it.finish(run := it.runs.submit(frame))
+        known = {"run_id": frame.run_id, "code": ErrorCode.EXPIRED, "busy_s": busy_s(run)}
+        it.clock.now += 60
+        assert told(it.runs) == known
+        it.runs.submit(run_frame("2"))  # purges
+        assert told(it.runs) == known
+    assert known["busy_s"] is not None
+    async with bench(tmp_path) as it:
+        assert told(it.runs) == known
+
+
+async def test_busy_unknown(tmp_path: Path) -> None:
+    """Runs whose time is not known say nothing of it: lost ones, and those that an older agent has emptied."""
+    frames = [run_frame(str(number)) for number in range(2)]
+    async with bench(tmp_path) as it:
+        await it.finish(it.runs.submit(frames[0]))
+        it.runs.submit(frames[1])
+    with closing(sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)) as db:
+        db.execute("UPDATE runs SET state = 'expired', frame = NULL, request = '' WHERE state = 'finished'")
+    async with bench(tmp_path) as it:
+        for frame in frames:
+            with pytest.raises(Expired) as caught:
+                it.runs.find(frame.run_id)
+            assert "busy_s" not in failed(frame.run_id, caught.value).model_dump()
 
 
 async def test_busy_for_nothing(tmp_path: Path) -> None:

@@ -84,6 +84,28 @@ def test_purge(store: Store) -> None:
     assert (row := store.get("later")) is not None and row.frame == "{2}"
 
 
+@pytest.mark.parametrize(
+    ("frame", "kept"),
+    [
+        ('{"busy_s": 12.346, "detail": "x"}', "12.346"),
+        ('{"busy_s": 0.0}', "0.0"),
+        ('{"busy_s": null}', None),
+        ('{"detail": "of an agent that did not tell"}', None),
+        ("damaged", None),
+    ],
+)
+def test_purge_keeps_how_long_a_run_was_busy(store: Store, frame: str, kept: str | None) -> None:
+    """Of the last frame that number alone is left, however often rows are purged, until the ID is forgotten."""
+    store.add(RECORD)
+    store.finish("a", State.FINISHED, frame, 110.0, 200.0)
+    for now in (200.0, 201.0):
+        store.purge(now)
+        assert (row := store.get("a")) is not None
+        assert (row.state, row.frame, row.request, row.nonce) == (State.EXPIRED, kept, "", "")
+    store.purge(200.0 + TOMBSTONE_S)
+    assert store.get("a") is None
+
+
 def test_mark_lost(store: Store) -> None:
     """Runs that had not ended become lost, those that had do not."""
     for run_key in ("waiting", "going", "done"):

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+import boto3
 import pytest
 
 from edge import observe
@@ -54,7 +55,9 @@ def resources() -> dict[str, Any]:
 def emitted(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> set[Metric]:
     """What the handler prints for runs that end in every way that an alarm is about, and for a good one."""
     monkeypatch.delenv("POWERTOOLS_METRICS_DISABLED", raising=False)
-    aws_environment(monkeypatch, AWS_ENDPOINT_URL_KMS=f"http://127.0.0.1:{closed_port()}")
+    nowhere = f"http://127.0.0.1:{closed_port()}"
+    aws_environment(monkeypatch, AWS_ENDPOINT_URL_KMS=nowhere, AWS_ENDPOINT_URL_DYNAMODB=nowhere)
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
     client().run()  # nobody listens
     with FakeTower() as tower:
         client(tower.url, gpu_seconds_per_day="300").run()
@@ -64,6 +67,7 @@ def emitted(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
         key = f"arn:aws:kms:{REGION}:123456789012:key/1"
         client(tower.url, signer="kms", kms_key_id=key).run()
         client(tower.url, tower_public_key=KEY.pem).run()  # whose results nobody has signed
+        client(tower.url, gpu_seconds_per_day="300", limits_table="limits").run()
     bad: Script = answers(lambda frame: result(frame, emitted=1))
     with FakeTower(bad) as tower:
         client(tower.url).run()
@@ -91,7 +95,8 @@ def test_alarms_match_what_is_printed(resources: dict[str, Any], emitted: set[Me
         if alarm["Namespace"] == observe.NAMESPACE and name != "StoreAlarm"
     }
     assert set(watched) == {
-        *("UnsignedAlarm", "ReplyRefusedAlarm", "AttestationAlarm", "TowerDownAlarm", "BudgetAlarm")
+        *("UnsignedAlarm", "ReplyRefusedAlarm", "AttestationAlarm", "TowerDownAlarm", "BudgetAlarm"),
+        "UncountedAlarm",
     }
     for name, metric in watched.items():
         assert metric in emitted, (name, metric)
@@ -192,7 +197,7 @@ def test_dashboard_shows_metrics_that_exist(resources: dict[str, Any], emitted: 
         names = {frozenset(key for key, _ in about) for _, metric, about in emitted if metric == name}
         assert names == {frozenset({first, second})}
     shown |= {name for _, _, name in searches}
-    assert set(observe.METRICS) - shown == {"Unsigned"}  # which has an alarm
+    assert set(observe.METRICS) - shown == {"Unsigned", "Uncounted"}  # which have alarms
 
 
 def _expressions(widgets: list[dict[str, Any]]) -> str:

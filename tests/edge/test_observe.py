@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,6 +104,28 @@ def test_refused_run_is_counted_by_reason(capsys: pytest.CaptureFixture[str]) ->
         (): {"TowerConnect", "Sign"},
         ("TOWER_UNREACHABLE",): {"Refusals"},
     }
+
+
+def test_invocation_that_could_not_count_is_counted(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Once, however often it tried in vain; one that need not count, and one that could, do not count."""
+    body = json.dumps({"prompt": PROMPT})
+    sent = _event("/run", "POST", body=body, headers={"content-type": "application/json"})
+    with FakeTower() as tower:
+        limits = {"runs_per_minute": "6", "gpu_seconds_per_day": "900"}
+        client(tower.url, limits_file=str(tmp_path / "missing" / "file"), **limits).handler(sent, Context())
+        _, blobs = _lines(capsys)
+        found = [(blob["Uncounted"], blob) for blob in blobs if "Uncounted" in blob]
+        assert [value for value, _ in found] == [[1.0]]
+        (about,) = found[0][1]["_aws"]["CloudWatchMetrics"]
+        assert about["Dimensions"] == [["service"]]
+        assert about["Metrics"] == [{"Name": "Uncounted", "Unit": "Count"}]
+        client(tower.url, limits_file=str(tmp_path / "file"), **limits).handler(sent, Context())
+        client(tower.url).handler(sent, Context())
+    _, blobs = _lines(capsys)
+    assert blobs
+    assert [blob for blob in blobs if "Uncounted" in blob] == []
 
 
 def test_what_is_asked_most_is_not_counted(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from edge import observe
 from edge.deadline import Deadline
 from edge.limits import Allowance, Limits, LimitsDown, Reservation
 from edge.problems import Problem
@@ -201,10 +202,11 @@ def test_both_are_told_what_to_close() -> None:
 # Nothing can be counted
 
 
-def test_each_counts_by_itself(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_counts_by_itself(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """While what is shared is down, this instance alone allows exactly what is allowed; the log says why."""
     limits = Recorder(down="the table is on fire")
     quota = Quota(EVERYTHING, 300, limits)
+    monkeypatch.setattr(observe, "_seen", observe.Seen())
     assert [refused(quota) is None for _ in range(4)] == [True, True, False, False]
     runs = [quota.reserve(f"run-{number}", FAR) for number in range(4)]
     assert runs[:3] == [NEW] * 3 and 0 < runs[3].wait_s <= 86_400
@@ -212,6 +214,7 @@ def test_each_counts_by_itself(caplog: pytest.LogCaptureFixture) -> None:
     assert quota.reserve("run-4", FAR) == NEW
     quota.release("run-1", FAR)
     assert quota.reserve("run-5", FAR) == NEW
+    assert observe._seen.uncounted
     assert {(record.levelno, record.getMessage()) for record in caplog.records} == {
         (logging.ERROR, "limits counted by this instance alone: the table is on fire"),
         (logging.ERROR, "a run stays charged in full: the table is on fire"),

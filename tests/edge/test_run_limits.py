@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,12 @@ import pytest
 from moto import mock_aws
 from websockets.sync.server import ServerConnection
 
-from edge.limits import DAY_S, LocalLimits
+from edge.deadline import Deadline
+from edge.limits import DAY_S, Allowance, LocalLimits
 from edge.limits_dynamodb import DynamoLimits
 from edge.quota import SPENT
 from tests.edge.fake_tower import (
+    CAPABILITY,
     FakeTower,
     Script,
     accepted,
@@ -26,6 +30,7 @@ from tests.edge.fake_tower import (
     progress,
     result,
     say,
+    says_nothing,
 )
 from tests.edge.limits_bench import TABLE, Clock, Table, charged_in_file, charged_in_table
 from tests.edge.limits_crowd import NOON, TODAY
@@ -137,7 +142,7 @@ def test_repeats_count(file: Path) -> None:
 
 
 def test_budget_that_is_spent(file: Path, clock: Clock) -> None:
-    """It gives an honest receipt with 200 and the time until midnight; the tower gets no frame. Then runs go on."""
+    """It gives an honest receipt with 200 and the time until midnight; the tower gets no run. Then runs go on."""
     clock.now = NOON + 0.5
     with FakeTower() as tower:
         edge = budget(tower.url, file, "599")
@@ -148,7 +153,10 @@ def test_budget_that_is_spent(file: Path, clock: Clock) -> None:
         assert payload["roadmap"]["reason"] == SPENT
         assert reply.headers["Retry-After"] == str(DAY_S // 2)
         assert payload["run_id"] != tower.frames[0]["run_id"]
-        assert len(tower.frames) == 1
+        assert_roadmap(edge.run(), "BUDGET_SPENT")
+        # It is asked once after the first, and has not told how long that took.
+        assert [frame["type"] for frame in tower.frames[:2]] == ["run", "status"]
+        assert len(tower.frames) == 2
         clock.now = NOON + DAY_S // 2
         assert edge.run().payload["measured"] == "MEASURED"
 
@@ -331,6 +339,170 @@ def test_deadline_is_what_is_reserved_and_sent(file: Path) -> None:
     assert charged(file) == 45_500
 
 
+# Runs that nobody asks after
+
+
+class Ends:
+    """A tower that is at it when a run is asked for, and says how it ended when asked after it, on any connection.
+
+    Attributes:
+        told: What it tells of a run, by the order in which they came; None while it is under way.
+        runs: The ids of the runs it was sent.
+        asked: The ids of the runs it was asked after.
+    """
+
+    def __init__(self, *told: dict[str, Any] | None) -> None:
+        """Say what to tell; of further runs that they are under way."""
+        self.told = list(told)
+        self.runs: list[str] = []
+        self.asked: list[str] = []
+
+    def __call__(self, _: FakeTower, connection: ServerConnection, frame: dict[str, Any]) -> None:
+        """Answer every frame of a connection."""
+        while True:
+            if frame["type"] == "run":
+                self.runs.append(frame["run_id"])
+                say(connection, accepted(frame), progress(frame))
+            else:
+                self.asked.append(frame["run_id"])
+                say(connection, self.end(frame) or progress(frame))
+            frame = json.loads(connection.recv())
+
+    def end(self, frame: dict[str, Any]) -> dict[str, Any] | None:
+        """What it tells of a run."""
+        number = self.runs.index(frame["run_id"])
+        last = self.told[number] if number < len(self.told) else None
+        return None if last is None else {**failed(frame, "CANCELLED"), **last}
+
+
+@dataclass
+class Place:
+    """Where runs are counted: settings that say so, and what today is charged."""
+
+    settings: dict[str, str]
+    charged: Callable[[], int]
+
+
+@pytest.fixture(params=["file", "table"])
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Place]:
+    """A database, and a table."""
+    if request.param == "file":
+        file = tmp_path / "limits.sqlite"
+        yield Place({"limits_file": str(file)}, lambda: charged(file))
+        return
+    aws_environment(monkeypatch)
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+    with mock_aws():
+        table = Table()
+        yield Place({"limits_table": TABLE}, lambda: charged_in_table(table, TODAY))
+
+
+def leave_alone(edge: Client, count: int) -> None:
+    """Start runs and never ask after them."""
+    assert [edge.run(ASYNC).status for _ in range(count)] == [202] * count
+
+
+def test_runs_left_alone_do_not_drain_the_day(place: Place) -> None:
+    """A budget that tiny runs have reserved is there for the next one, less what they used, whoever counted them."""
+    tower = Ends({"busy_s": 0.25}, {"busy_s": 0.0}, {"busy_s": 12.3456})
+    with FakeTower(tower) as server:
+        one, other = (client(server.url, gpu_seconds_per_day="900", **place.settings) for _ in range(2))
+        leave_alone(one, 3)
+        assert place.charged() == 3 * DEADLINE_MS
+        assert other.run(ASYNC).status == 202
+        assert len(server.requests) == 4  # on the connection that is open already
+    assert sorted(tower.asked) == sorted(tower.runs[:3])
+    assert place.charged() == DEADLINE_MS + 250 + 12_346
+
+
+def test_flood(place: Place) -> None:
+    """Far more runs than the day has room for go on, as long as what they use is within it."""
+    tower = Ends(*[{"busy_s": 0.5}] * 40)
+    with FakeTower(tower) as server:
+        edge = client(server.url, gpu_seconds_per_day="120", run_deadline_s="10", **place.settings)
+        leave_alone(edge, 30)
+        assert 30 * 500 < place.charged() <= 120_000
+    # Eight at a time, and none twice: each time the budget was spent there were eight that had ended.
+    assert (len(tower.asked), len(set(tower.asked))) == (24, 24)
+
+
+def test_runs_that_are_under_way_keep_what_they_have(place: Place) -> None:
+    """While the tower is at them, or does not tell what they took, there is nothing for another."""
+    tower = Ends(None, {"code": "EXPIRED"}, {"code": "NOT_FOUND"})
+    with FakeTower(tower) as server:
+        edge = client(server.url, gpu_seconds_per_day="901", **place.settings)
+        leave_alone(edge, 3)
+        for _ in range(2):
+            reply = edge.run(ASYNC)
+            assert assert_roadmap(reply, "BUDGET_SPENT")["roadmap"]["reason"] == SPENT
+            assert reply.headers["Retry-After"] == str(DAY_S // 2)
+        assert place.charged() == 3 * DEADLINE_MS
+        first, *others = tower.runs
+        assert sorted(tower.asked) == sorted([first, first, *others])  # those only once
+        tower.told[0] = {"busy_s": 1.0}
+        assert edge.run(ASYNC).status == 202
+    assert place.charged() == 3 * DEADLINE_MS + 1_000
+
+
+def test_run_is_settled_once_though_its_caller_asks_meanwhile(file: Path, clock: Clock) -> None:
+    """What its caller's question has given back is not given back again."""
+
+    class Meanwhile(Ends):
+        def end(self, frame: dict[str, Any]) -> dict[str, Any] | None:
+            limits = LocalLimits(Allowance(gpu_seconds_per_day=900), file, clock=clock)
+            assert limits.settle(self.runs[0], 50.0, Deadline.after(60))
+            return super().end(frame)
+
+    with FakeTower(Meanwhile({"busy_s": 0.0})) as tower:
+        edge = budget(tower.url, file, "300")
+        leave_alone(edge, 1)
+        assert_roadmap(edge.run(ASYNC), "BUDGET_SPENT")
+    assert charged(file) == 50_000
+
+
+def _says_of_another(tower: FakeTower, connection: ServerConnection, frame: dict[str, Any]) -> None:
+    other = {**frame, "run_id": tower.frames[0]["run_id"][::-1]}
+    say(connection, failed(other, "CANCELLED", busy_s=0.0))
+
+
+def _says(text: str) -> Script:
+    return lambda _, connection, __: connection.send(text)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        says_nothing,
+        _hangs_up,
+        _says_of_another,
+        _says("not JSON"),
+        _says('{"type": "capability"}'),
+        _says(json.dumps(CAPABILITY)),
+        _says("x" * 300_000),
+        lambda _, connection, __: connection.send(b"binary"),
+        _fails("CANCELLED", busy_s=-1.0),
+        _fails("CANCELLED", busy_s="0"),
+        _fails("CANCELLED", busy_s=1e9),
+        _fails("NONSENSE", busy_s=0.0),
+        _fails("INTERNAL"),
+    ],
+)
+def test_tower_that_does_not_tell(file: Path, monkeypatch: pytest.MonkeyPatch, script: Script) -> None:
+    """A silent, lying or broken tower gives nothing back, and the caller gets the same receipt."""
+    monkeypatch.setattr("edge.reclaim.TOWER_S", 0.3)
+    with FakeTower(Ends()) as tower:
+        edge = budget(tower.url, file, "300")
+        leave_alone(edge, 1)
+        tower.script = script
+        for _ in range(2):
+            reply = edge.run(ASYNC)
+            assert reply.status == 200
+            assert assert_roadmap(reply, "BUDGET_SPENT")["roadmap"]["reason"] == SPENT
+    assert charged(file) == DEADLINE_MS
+
+
 # A table
 
 
@@ -352,7 +524,7 @@ def test_limits_in_a_table(table: Table) -> None:
         assert charged_in_table(table, TODAY) == 30_000
         assert_roadmap(one.run(), "BUDGET_SPENT")
         assert other.run().status == 429
-        assert len(tower.frames) == 2
+        assert [frame["type"] for frame in tower.frames] == ["run", "run"]
     keys = [item["key"]["S"] for item in table.outside.scan(TableName=TABLE)["Items"]]
     assert "192.0.2.1" not in str(keys)
     assert sorted(key.partition("#")[0] for key in keys) == ["caller", "day", "run", "run"]

@@ -71,7 +71,7 @@ def test_resources_are_these(resources: dict[str, Any]) -> None:
             *("Lambda::Permission", "Lambda::Permission", "IAM::Role"),
             *("KMS::Key", "DynamoDB::Table", "DynamoDB::Table"),
             *("Logs::LogGroup", "Logs::MetricFilter", "SNS::Topic", "CloudWatch::Dashboard"),
-            *["CloudWatch::Alarm"] * 9,
+            *["CloudWatch::Alarm"] * 10,
         ]
     )
 
