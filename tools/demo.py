@@ -23,7 +23,7 @@ import httpx
 
 from agent.pairs import EMBEDDED
 from shared import labels
-from tools.stack import running
+from tools.stack import leave_on_sigterm, running
 
 RECEIPT = Path(".specdec") / "demo-receipt.json"
 KEYS = "demo-keys.json"
@@ -61,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--receipt", type=Path, default=RECEIPT, help=f"where to keep it (default {RECEIPT})")
     receipt: Path = parser.parse_args(argv).receipt
+    leave_on_sigterm()
     receipt.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="specdec-demo-") as folder:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -24,7 +23,7 @@ import schemathesis
 from schemathesis.engine import Status, events, from_schema
 
 from shared.labels import BASE_PATH
-from tools.stack import listening, running
+from tools.stack import leave_on_sigterm, listening, running
 
 DOWN: Final = "ws://127.0.0.1:9/specdec"
 """Nothing listens on the discard port, so the tower is down at once."""
@@ -256,8 +255,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--agent", action="store_true", help="with a real agent and the embedded pair")
     parser.add_argument("--seed", type=int, default=1, help="of the random requests (default 1)")
     arguments = parser.parse_args(argv)
-    # So that whoever ends this, a caller's timeout too, ends the edge with it.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    leave_on_sigterm()
     began = time.monotonic()
     with _edge(arguments.agent) as url:
         tally = fuzz(url, cases=arguments.cases, seed=arguments.seed, agent=arguments.agent)

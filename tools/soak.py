@@ -47,7 +47,7 @@ from shared.wire import (
     parse_agent_frame,
 )
 from tools.ollama_store import add_model, build_store, remove_model
-from tools.stack import listening
+from tools.stack import leave_on_sigterm, listening
 
 SCALE = float(os.environ.get("SPECDEC_TEST_TIMEOUT_SCALE", "1"))
 STUCK_S = 180 * SCALE
@@ -353,6 +353,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(argv)
+    leave_on_sigterm()
     with tempfile.TemporaryDirectory(prefix="specdec-soak-") as folder:
         root = Path(folder)
         store = root / "models"

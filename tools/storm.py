@@ -32,7 +32,7 @@ import httpx
 from agent.attest import PUBLIC
 from shared import labels
 from tools.soak import children, growth, weigh
-from tools.stack import listening
+from tools.stack import leave_on_sigterm, listening
 from tools.storm_checks import QUICK_S, RUN_KINDS, Storm, judge, payload_of
 from tools.storm_clients import MARK, PATIENCE_S, Clients, Seen, fetch
 
@@ -327,6 +327,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="for who does what when (default 1)")
     parser.add_argument("--state", type=Path, help="folder to keep logs in (default: none is kept)")
     options = parser.parse_args(argv)
+    leave_on_sigterm()
     with ExitStack() as stack:
         folder = options.state or Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="specdec-storm-"))
