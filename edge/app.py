@@ -7,6 +7,7 @@ imported by its first call: a cold start of `/health` pays for nothing else.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -57,10 +58,9 @@ def create_handler(settings: EdgeSettings) -> Handler:
 
     def budget() -> Budget:
         """Return when this invocation must be done with waiting, and when it must have its answer."""
+        worst_s = parts.issuer.worst_s  # first, as it may have to be imported
         left_s = app.lambda_context.get_remaining_time_in_millis() / 1000 - RESERVE_S
-        return Budget(
-            Deadline.after(max(0.0, left_s - parts.issuer.worst_s)), Deadline.after(max(0.0, left_s))
-        )
+        return Budget(Deadline.after(max(0.0, left_s - worst_s)), Deadline.after(max(0.0, left_s)))
 
     @app.get(BASE_PATH)
     def get_page() -> Response[str]:
@@ -75,6 +75,7 @@ def create_handler(settings: EdgeSettings) -> Handler:
         from edge.intake import parse_curve
 
         query, store = parse_curve(app.current_event.raw_event, settings.k, settings.cost_ratio)
+        store = store and not app.current_event.raw_event["isHead"]  # a safe method leaves nothing behind
         usual = not app.current_event.raw_event.get("rawQueryString")
         receipt, stored = parts.issuer.curve(query, budget().answer_by, store=store, usual=usual)
         if store:
@@ -88,7 +89,7 @@ def create_handler(settings: EdgeSettings) -> Handler:
         event = app.current_event.raw_event
         idempotency_key = parse_idempotency_key(event["headers"])
         limit = budget()
-        preference = parse_preference(event["headers"], round(limit.wait_until.remaining()))
+        preference = parse_preference(event["headers"], math.floor(limit.wait_until.remaining()))
         answer = parts.runs.submit(
             parse_run(event, settings.k),
             client=event["requestContext"]["http"].get("sourceIp", ""),

@@ -27,7 +27,11 @@ def dial(url: str, deadline: Deadline) -> socket.socket:
     addresses = _resolve(parts.hostname or "", port, deadline)
     timed_out = False
     for index, (family, kind, protocol, _, address) in enumerate(addresses):
-        sock = socket.socket(family, kind, protocol)
+        try:
+            sock = socket.socket(family, kind, protocol)
+        except OSError:  # a family that this machine does not have, or too many open files
+            timed_out = False
+            continue
         try:
             # An equal share for each address left; never 0, which would mean "do not block".
             sock.settimeout(max(0.01, deadline.remaining() / (len(addresses) - index)))
@@ -44,17 +48,20 @@ def dial(url: str, deadline: Deadline) -> socket.socket:
 
 def _resolve(host: str, port: int, deadline: Deadline) -> Sequence[_Address]:
     """Look a name up in a thread, because getaddrinfo knows no timeout; an address is no name and needs none."""
-    if _is_address(host):
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     answer: queue.SimpleQueue[Sequence[_Address]] = queue.SimpleQueue()
 
     def look_up() -> None:
         try:
-            answer.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+            # As bytes where it is ASCII: of text Python would load the tables of international names.
+            name = host.encode("ascii") if host.isascii() else host
+            answer.put(socket.getaddrinfo(name, port, type=socket.SOCK_STREAM))
         except (OSError, UnicodeError):
             answer.put([])
 
-    threading.Thread(target=look_up, daemon=True).start()
+    if _is_address(host):
+        look_up()
+    else:
+        threading.Thread(target=look_up, daemon=True).start()
     try:
         addresses = answer.get(timeout=deadline.remaining())
     except queue.Empty:

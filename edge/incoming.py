@@ -36,7 +36,8 @@ def refusal(event: object) -> Problem | None:
 def normalised(event: Mapping[str, Any]) -> dict[str, Any]:
     """Return an event, which must be a sound one, with what powertools does not know put straight.
 
-    HEAD becomes GET; the path loses the stage's name and a trailing slash; header names are lower case.
+    HEAD becomes GET, and `isHead` says so; the path loses the stage's name and a trailing slash; names of headers are in
+    lower case.
     """
     context = event["requestContext"]
     http = context["http"]
@@ -47,6 +48,7 @@ def normalised(event: Mapping[str, Any]) -> dict[str, Any]:
     method = http["method"] if http["method"] in KNOWN_METHODS else OTHER
     return {
         **event,
+        "isHead": method == "HEAD",
         "rawPath": path if path.isprintable() and route(path) else "/",
         "headers": {str(name).lower(): str(value) for name, value in (event.get("headers") or {}).items()},
         "requestContext": {

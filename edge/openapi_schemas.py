@@ -65,7 +65,10 @@ def _health() -> dict[str, Any]:
             "label": {"enum": [labels.HEALTH_MEASURED, labels.HEALTH_ROADMAP]},
             "same_family_pair": ref("Pair"),
             "measured_run_possible": {"type": "boolean"},
-            "tower_reachable": {"type": "boolean"},
+            "tower_reachable": {
+                "type": "boolean",
+                "description": "Whether the tower answered this edge's question",
+            },
             "models": {"type": "array", "items": ref("ModelListing")},
             "doctrine": ref("Doctrine"),
             "endpoints": {"type": "object", "minProperties": 1, "additionalProperties": TEXT},

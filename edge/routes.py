@@ -28,10 +28,8 @@ class Route:
 
     def matches(self, path: str) -> bool:
         """Whether a path below the base is of this form."""
-        pattern = re.sub(
-            r"\{[a-z_]+\}", "[^/]+", re.escape(self.template).replace(r"\{", "{").replace(r"\}", "}")
-        )
-        return re.fullmatch(pattern, path) is not None
+        literal = map(re.escape, re.split(r"\{\w+\}", self.template))
+        return re.fullmatch("[^/]+".join(literal), path) is not None
 
 
 ROUTES: Final = (

@@ -15,7 +15,7 @@ from shared.keys import load_keys
 from shared.labels import BASE_PATH
 from shared.verify import verify_receipt
 from tests.edge.fake_tower import FakeTower, accepted, say
-from tests.edge.support import Client, Reply, assert_problem, client
+from tests.edge.support import Client, Reply, assert_problem, client, make_event
 
 
 def edge(folder: Path, url: str = "ws://127.0.0.1:9/specdec", **changes: str) -> Client:
@@ -171,3 +171,13 @@ def test_keys_old_and_new(tmp_path: Path) -> None:
     assert old.json["signature"]["keyid"] != new.json["signature"]["keyid"]
     for reply in (old, new):
         assert verify_receipt(reply.json, key_pem=answer, require_signature=True).ok
+
+
+def test_head_stores_nothing(tmp_path: Path) -> None:
+    """Whoever asks for the headers alone, or fetches ahead, leaves nothing behind."""
+    it = edge(tmp_path)
+    head = it.send(make_event("HEAD", "/curve", query="store=1"))
+    assert (head.status, "Link" in head.headers) == (200, False)
+    assert not [path for path in tmp_path.rglob("*.json") if path.is_file()]
+    assert "Link" in it.get("/curve", "store=1").headers
+    assert [path for path in tmp_path.rglob("*.json") if path.is_file()]
