@@ -36,7 +36,7 @@ def refusal(event: object) -> Problem | None:
 def normalised(event: Mapping[str, Any]) -> dict[str, Any]:
     """Return an event, which must be a sound one, with what powertools does not know put straight.
 
-    HEAD becomes GET, and `isHead` says so; the path loses the stage's name and a trailing slash; names of headers are in
+    HEAD becomes GET, and `isHead` says so; the path loses the stage's name and a trailing slash; header names are in
     lower case.
     """
     context = event["requestContext"]
