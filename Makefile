@@ -12,8 +12,9 @@ $(VENV)/.ready: pyproject.toml tools/setup.sh
 demo: setup  ## one real measured run over HTTP and a websocket, verified offline
 	$(PY) -m tools.demo
 
-test: setup  ## the whole test suite
-	$(PY) -m pytest
+test: setup  ## the whole test suite: what decodes one by one, as it is measured; the rest on all processors
+	$(PY) -m pytest -n auto --dist loadfile tests/shared tests/edge tests/bench
+	$(PY) -m pytest tests/agent tests/tools tests/system
 
 serve: setup  ## agent and local edge on 127.0.0.1:8080 until Ctrl-C
 	$(PY) -m tools.serve

@@ -10,6 +10,11 @@ from unittest import mock
 from samcli.yamlhelper import yaml_parse
 from samtranslator.translator.transform import transform  # type: ignore[import-untyped]
 
+from edge.health import PROBE_TIMEOUT_S
+from edge.session import CLOSE_TIMEOUT_S
+from edge.tower import OPEN_TIMEOUT_S
+from shared.labels import BASE_PATH
+
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "template.yaml"
 REGION = "us-east-1"
@@ -19,6 +24,13 @@ ARNS = {
     "RunSecretArn": f"arn:aws:secretsmanager:{REGION}:123456789012:secret:run-secret-AbCdEf",
 }
 """The parameters that have no default."""
+
+
+HEALTH_WAIT_S = PROBE_TIMEOUT_S + CLOSE_TIMEOUT_S
+"""How long a health holds an instance that finds the tower silent, and knew nothing of it."""
+
+RUN_WAIT_S = OPEN_TIMEOUT_S + CLOSE_TIMEOUT_S
+"""How long a run, or a question after one, does."""
 
 
 class _NoPolicies:
@@ -51,3 +63,21 @@ def transformed(text: str | None = None, **parameters: str) -> dict[str, Any]:
     with mock.patch.dict(os.environ, {"AWS_DEFAULT_REGION": REGION}):
         done: dict[str, Any] = transform(template, values, _NoPolicies())
     return done
+
+
+def buckets() -> dict[str, tuple[int, int]]:
+    """Return burst and requests per second of the gateway's buckets, parameters at their defaults."""
+    template = transformed()
+    stage = template["Resources"]["ApiApiGatewayDefaultStage"]["Properties"]
+
+    def bucket(about: dict[str, Any]) -> tuple[int, int]:
+        rate = about["ThrottlingRateLimit"]
+        return about["ThrottlingBurstLimit"], (
+            template["Parameters"][rate["Ref"]]["Default"] if isinstance(rate, dict) else rate
+        )
+
+    own = {
+        route.removeprefix(f"GET {BASE_PATH}/"): bucket(about)
+        for route, about in stage["RouteSettings"].items()
+    }
+    return {**own, "others": bucket(stage["DefaultRouteSettings"])}

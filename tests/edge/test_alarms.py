@@ -10,11 +10,12 @@ import boto3
 import pytest
 
 from edge import observe
+from edge.faults import FaultKind
 from edge.store import StoreAlarm
 from edge.store_dynamodb import DynamoStore
-from tests.edge.fake_tower import FakeTower, Script, result
+from tests.edge.fake_tower import FakeTower, Script, black_hole, result
 from tests.edge.sam import REGION, transformed
-from tests.edge.support import client
+from tests.edge.support import TOKEN, client
 from tests.edge.test_attestation import KEY, answers
 from tests.edge.test_signing import aws_environment, closed_port
 
@@ -59,6 +60,10 @@ def emitted(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     aws_environment(monkeypatch, AWS_ENDPOINT_URL_KMS=nowhere, AWS_ENDPOINT_URL_DYNAMODB=nowhere)
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
     client().run()  # nobody listens
+    with black_hole() as silent:
+        client(silent, wait_s="0.2").run()
+    with FakeTower(token=f"not {TOKEN}") as tower:
+        client(tower.url).run()
     with FakeTower() as tower:
         client(tower.url, gpu_seconds_per_day="300").run()
         spent = client(tower.url, gpu_seconds_per_day="300")
@@ -83,29 +88,63 @@ def alarms(resources: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
+def watched(alarm: dict[str, Any]) -> list[Metric]:
+    """Return the metrics that an alarm looks at: its own, or those that its expression adds up."""
+    stats = [item["MetricStat"]["Metric"] for item in alarm.get("Metrics", []) if "MetricStat" in item]
+    return [
+        (
+            metric["Namespace"],
+            metric["MetricName"],
+            frozenset((item["Name"], item["Value"]) for item in metric["Dimensions"]),
+        )
+        for metric in stats or [alarm]
+    ]
+
+
+def is_own(name: str, alarm: dict[str, Any]) -> bool:
+    """Return whether an alarm looks at what the edge prints as metrics."""
+    return name != "StoreAlarm" and not alarm.get("Namespace", "").startswith("AWS/")
+
+
 def test_alarms_match_what_is_printed(resources: dict[str, Any], emitted: set[Metric]) -> None:
     """Each alarm on the edge's own metrics has the dimensions of one that was printed in its very case."""
-    watched = {
-        name: (
-            alarm["Namespace"],
-            alarm["MetricName"],
-            frozenset((item["Name"], item["Value"]) for item in alarm["Dimensions"]),
-        )
-        for name, alarm in alarms(resources).items()
-        if alarm["Namespace"] == observe.NAMESPACE and name != "StoreAlarm"
-    }
-    assert set(watched) == {
+    found = {name: watched(alarm) for name, alarm in alarms(resources).items() if is_own(name, alarm)}
+    assert set(found) == {
         *("UnsignedAlarm", "ReplyRefusedAlarm", "AttestationAlarm", "TowerDownAlarm", "BudgetAlarm"),
         "UncountedAlarm",
     }
-    for name, metric in watched.items():
-        assert metric in emitted, (name, metric)
+    for name, metrics in found.items():
+        for metric in metrics:
+            assert metric[0] == observe.NAMESPACE
+            assert metric in emitted, (name, metric)
+
+
+def test_tower_alarm_adds_up_what_a_lost_tower_is_called(resources: dict[str, Any]) -> None:
+    """A tower that is down, off or takes no token: five such runs in 15 minutes, of whichever kinds."""
+    alarm = alarms(resources)["TowerDownAlarm"]
+    sum_, *stats = alarm["Metrics"]
+    reasons = {item["Id"]: dict(next(iter(watched({"Metrics": [item]})))[2])["reason"] for item in stats}
+    assert reasons == {
+        "unreachable": FaultKind.UNREACHABLE,
+        "silent": FaultKind.SILENT,
+        "refused": FaultKind.REFUSED,
+    }
+    for item in stats:
+        assert item["ReturnData"] is False
+        assert (item["MetricStat"]["Stat"], item["MetricStat"]["Period"]) == ("Sum", 15 * 60)
+    assert set(sum_) == {"Id", "Label", "Expression"}  # the one whose data is returned
+    # A reason that did not occur has no data, and must not make the sum have none.
+    assert sum_["Expression"] == f"SUM([{', '.join(f'FILL({name}, 0)' for name in reasons)}])"
+    assert (alarm["Threshold"], alarm["EvaluationPeriods"]) == (5, 1)
+    assert not {"MetricName", "Namespace", "Dimensions", "Period", "Statistic"} & set(alarm)
 
 
 def test_alarms_on_services_match_their_metrics(resources: dict[str, Any]) -> None:
     """The other alarms are on metrics that AWS reports of this API and this function."""
     others = {
-        name: alarm for name, alarm in alarms(resources).items() if alarm["Namespace"] != observe.NAMESPACE
+        name: alarm
+        for name, alarm in alarms(resources).items()
+        if not is_own(name, alarm) and name != "StoreAlarm"
     }
     assert set(others) == {"ServerErrorAlarm", "FunctionErrorAlarm", "ThrottleAlarm"}
     for alarm in others.values():
@@ -121,7 +160,9 @@ def test_every_alarm_tells_somebody(resources: dict[str, Any]) -> None:
         assert alarm["AlarmActions"] == to, name
         assert alarm["TreatMissingData"] == "notBreaching"
         assert alarm["ComparisonOperator"] == "GreaterThanOrEqualToThreshold"
-        assert (alarm["Statistic"], alarm["Threshold"] >= 1, alarm["Period"] % 60) == ("Sum", True, 0)
+        assert alarm["Threshold"] >= 1
+        if "Metrics" not in alarm:
+            assert (alarm["Statistic"], alarm["Period"] % 60) == ("Sum", 0)
     assert resources["AlarmTopic"]["Condition"] == "HasAlarmEmail"
 
 
@@ -146,11 +187,11 @@ def test_store_alarm_reads_the_log(resources: dict[str, Any], capsys: pytest.Cap
     assert words[1] in alarm
     assert words[1] not in other
     (metric,) = found["MetricTransformations"]
-    watched = alarms(resources)["StoreAlarm"]
+    alarmed = alarms(resources)["StoreAlarm"]
     assert found["LogGroupName"] == {"Ref": "EdgeLogs"}
-    assert (metric["MetricNamespace"], metric["MetricName"]) == (watched["Namespace"], watched["MetricName"])
+    assert (metric["MetricNamespace"], metric["MetricName"]) == (alarmed["Namespace"], alarmed["MetricName"])
     assert "Dimensions" not in metric
-    assert "Dimensions" not in watched
+    assert "Dimensions" not in alarmed
 
 
 def board(resources: dict[str, Any]) -> list[dict[str, Any]]:

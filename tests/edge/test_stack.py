@@ -148,7 +148,7 @@ def test_function_is_configured(stack: Stack) -> None:
     assert (about["Handler"], about["Runtime"]) == ("edge.app.lambda_handler", "python3.13")
     assert (about["Timeout"], about["MemorySize"]) == (29, 512)
     assert about["Role"].endswith(f":role/{stack.physical['EdgeFunctionRole']}")
-    assert function["Concurrency"] == {"ReservedConcurrentExecutions": 20}
+    assert function["Concurrency"] == {"ReservedConcurrentExecutions": 50}
     versions = aws_client("lambda").list_versions_by_function(FunctionName=name)["Versions"]
     assert [version["Version"] for version in versions] == ["$LATEST", "1"]
     assert load(EdgeSettings, stack.environment()).signer == "kms"

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from tests.edge.support import SCALE
 
-OF_THE_CONNECTION = frozenset({"content-length", "date"})
+OF_THE_CONNECTION = frozenset({"content-length", "date", "transfer-encoding"})
 """Headers that the server adds, not the edge."""
 
 
