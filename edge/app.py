@@ -89,7 +89,8 @@ def create_handler(settings: EdgeSettings) -> Handler:
         event = app.current_event.raw_event
         idempotency_key = parse_idempotency_key(event["headers"])
         limit = budget()
-        preference = parse_preference(event["headers"], math.floor(limit.wait_until.remaining()))
+        # No longer a wait is promised than there will be; a moment has passed since `budget`.
+        preference = parse_preference(event["headers"], math.floor(limit.wait_until.remaining() + 0.05))
         answer = parts.runs.submit(
             parse_run(event, settings.k),
             client=event["requestContext"]["http"].get("sourceIp", ""),

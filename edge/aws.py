@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from edge.deadline import NEVER, Deadline
+
 TIMEOUT_S = 0.8
 ATTEMPTS = 2
 CALL_S = 2 * TIMEOUT_S * ATTEMPTS + 1.0
@@ -39,6 +41,10 @@ class AwsPaused(AwsFailed):
     """No call was made, as one failed a moment ago."""
 
 
+class AwsNoTime(AwsFailed):
+    """No call was made, as it might have lasted longer than its caller has time."""
+
+
 class AwsService:
     """One service of AWS."""
 
@@ -64,11 +70,21 @@ class AwsService:
         self._clock = clock
         self._paused_until = float("-inf")
 
-    def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
+    def call(
+        self, operation: str, by: Deadline = NEVER, *, calls: int = 1, **parameters: Any
+    ) -> dict[str, Any]:
         """Returns what AWS answers.
 
+        Args:
+            operation: boto3's name for what to do.
+            by: When this must be done, and as many further calls as `calls` counts.
+            calls: How many calls there must be time for, each of `CALL_S` seconds at worst.
+            parameters: The operation's.
+
         Raises:
-            AwsFailed: If it refuses, does not answer, or is left alone.
+            AwsNoTime: If there is not the time.
+            AwsPaused: If the service is left alone.
+            AwsFailed: If it refuses or does not answer.
         """
         if self._clock() < self._paused_until:
             raise AwsPaused(f"{self._who} failed a moment ago and is left alone for some seconds")
@@ -79,6 +95,9 @@ class AwsService:
         try:
             if self._client is None:
                 self._client = self._make_client()
+            # Only now: loading the SDK takes time as well.
+            if by.remaining() < calls * CALL_S:
+                raise AwsNoTime(f"no time was left to ask {self._who}")
             answer: dict[str, Any] = getattr(self._client, operation)(**parameters)
         except ClientError as error:
             response: dict[str, Any] = dict(error.response)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from edge import observe
 from edge.deadline import Deadline
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from edge.session import TowerSession
 
 
+REPEAT_S: Final = 2.0
+"""How long the end of a run is waited for that was submitted before: each wait holds an invocation, and one caller that
+repeats itself could hold them all."""
+
+
 @dataclass(frozen=True)
 class Running:
     """The tower has the run and is not done with it."""
@@ -35,14 +40,26 @@ def converse(
     asked: RunFrame | StatusFrame | CancelFrame,
     accept_by: Deadline,
     finish_by: Deadline,
+    *,
+    repeated: bool = False,
 ) -> ResultFrame | FailedFrame | Running:
     """Read frames until the run is over or the wait is.
+
+    Args:
+        session: The connection, on which `asked` was sent.
+        asked: What was sent.
+        accept_by: When the tower's first word must be there.
+        finish_by: When the wait for the end is over.
+        repeated: Whether the run was submitted before, so that its end may be waited for elsewhere; a tower whose first
+            word about a submitted run is how far it is says the same.
 
     Raises:
         TowerFault: If the tower never took the run, or broke the protocol. Once it has taken the run, silence
             or a closed connection mean only that the run is still going on there.
     """
     running: Running | None = None
+    if repeated:
+        finish_by = finish_by.sooner(REPEAT_S)
     while True:
         try:
             with observe.phase("TowerWait" if running else "TowerRoundTrip"):
@@ -63,5 +80,7 @@ def converse(
             if frame.position > 0 and not isinstance(asked, CancelFrame):
                 return running
         else:
+            if running is None and isinstance(asked, RunFrame):
+                finish_by = finish_by.sooner(REPEAT_S)
             progress = {"phase": frame.phase, "done": frame.done, "total": frame.total}
             running = Running(progress, frame.k)

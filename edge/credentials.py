@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Protocol
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
+from edge.aws import AwsFailed, AwsNoTime, AwsPaused, AwsService
+from edge.deadline import NEVER, Deadline
 from edge.headers import Credentials, parse_headers, parse_secret
 from edge.settings import EdgeSettings
 
 logger = logging.getLogger(__name__)
-
-AWS_TIMEOUT_S = 2
 
 
 class TokenSource(Protocol):
@@ -26,8 +27,8 @@ class TokenSource(Protocol):
     def pending(self) -> bool:
         """Tell whether there is no token in hand, and `renew` may get one."""
 
-    def renew(self) -> bool:
-        """Fetch both again; True when that gave something else."""
+    def renew(self, by: Deadline = NEVER) -> bool:
+        """Fetch both again by then, or leave it; True when that gave something else."""
 
 
 class FixedToken:
@@ -50,7 +51,7 @@ class FixedToken:
         """Return False: what is not here will never be."""
         return False
 
-    def renew(self) -> bool:
+    def renew(self, by: Deadline = NEVER) -> bool:
         """Return False: there is nowhere to get another one."""
         return False
 
@@ -63,9 +64,24 @@ class SecretToken:
     """
 
     def __init__(
-        self, secret_id: str, held: Credentials | None = None, headers: Mapping[str, str] | None = None
+        self,
+        secret_id: str,
+        held: Credentials | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        client: Callable[[], Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take the secret's name or ARN, what it held at deployment, if known, and headers that it may outrank."""
+        """Take the way to the secret; nothing is fetched yet.
+
+        Args:
+            secret_id: Its name or ARN.
+            held: What it held at deployment, if known.
+            headers: Headers that it may outrank.
+            client: Makes the Secrets Manager client.
+            clock: Seconds, for the pause after a failure.
+        """
+        self._manager = AwsService("secretsmanager", "the service that keeps secrets", client, clock)
         self._secret_id = secret_id
         self._held = held or Credentials()
         self._headers = headers or {}
@@ -82,21 +98,14 @@ class SecretToken:
         """Tell whether the token was neither given nor fetched."""
         return self._held.token is None
 
-    def renew(self) -> bool:
+    def renew(self, by: Deadline = NEVER) -> bool:
         """Fetch the secret; on failure keep the old token and say so in the log."""
-        # Imported here because it loads boto3, which edges with a fixed token do without.
-        from aws_lambda_powertools.utilities import parameters
-        from botocore.config import Config
-        from botocore.exceptions import BotoCoreError
-
-        config = Config(
-            connect_timeout=AWS_TIMEOUT_S, read_timeout=AWS_TIMEOUT_S, retries={"total_max_attempts": 2}
-        )
         try:
-            provider = parameters.SecretsProvider(boto_config=config)
-            value = provider.get(self._secret_id, force_fetch=True)
-        except (parameters.exceptions.GetParameterError, BotoCoreError) as error:
-            logger.error("tower token not fetched: %s", type(error).__name__)
+            value = self._manager.call("get_secret_value", by, SecretId=self._secret_id).get("SecretString")
+        except AwsFailed as failure:
+            if not isinstance(failure, AwsNoTime | AwsPaused):
+                self._manager.pause()
+            logger.error("tower token not fetched: %s", failure)
             return False
         try:
             held = parse_secret(value if isinstance(value, str) else "")

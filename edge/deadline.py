@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,10 @@ class Deadline:
     def sooner(self, seconds: float) -> Deadline:
         """Return this deadline or the one ``seconds`` from now, whichever comes first."""
         return min(self, Deadline.after(seconds), key=lambda deadline: deadline.at)
+
+
+NEVER: Final = Deadline(math.inf)
+"""The deadline of what need not end at a given moment."""
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,11 @@ class Issuer:
 
     @property
     def worst_s(self) -> float:
-        """How long signing and storing may take: what waits for others must leave."""
+        """What waits for others must leave: a signature's time at worst, and that of one call of the store.
+
+        A store that needs more calls needs a fraction of that for each, usually; where it does not, the receipt is
+        answered without being stored, as nothing is begun that may last beyond the answer's deadline.
+        """
         signer = self._keyring.signer
         return max(1.0, (signer.worst_s if signer else 0.0) + (self._store.worst_s if self._store else 0.0))
 
@@ -121,7 +125,7 @@ class Issuer:
             return self._sign(payload, answer_by), False
         try:
             with observe.phase("Store"):
-                before = store.get(sha3_256_hex(canonical_bytes(payload)))
+                before = store.get(sha3_256_hex(canonical_bytes(payload)), answer_by)
             if before is not None and before["signature"]["signed"]:
                 return before, True
         except StoreDown as error:
@@ -134,7 +138,7 @@ class Issuer:
         if answer_by.remaining() < store.worst_s:
             logger.error("receipt not stored: no time was left")
             return receipt, False
-        return self._keep(receipt)
+        return self._keep(receipt, answer_by)
 
     def curve(
         self, query: CurveQuery, answer_by: Deadline, *, store: bool, usual: bool = False
@@ -162,7 +166,7 @@ class Issuer:
             self._curves[asked] = receipt
         if not store:
             return receipt, False
-        receipt, stored = self._keep_curve(receipt)
+        receipt, stored = self._keep_curve(receipt, answer_by)
         if asked in self._curves:
             self._curves[asked] = receipt
         return receipt, stored
@@ -215,14 +219,14 @@ class Issuer:
             return build_receipt(payload, unsigned_signature(f"not signed: {why_not}"), made)
         if answer_by.remaining() < signer.worst_s:
             return build_receipt(payload, unsigned_signature(NO_TIME), made)
-        return build_receipt(payload, signature(signer, payload, made), made)
+        return build_receipt(payload, signature(signer, payload, made, by=answer_by), made)
 
     def _new_curve(self, payload: dict[str, Any], answer_by: Deadline, *, usual: bool) -> Receipt:
         if self._keyring.signer is not None and len(self._curves) >= CURVES_SIGNED and not usual:
             return build_receipt(payload, unsigned_signature(ENOUGH), payload["generated_at"])
         return self._sign(payload, answer_by)
 
-    def _keep_curve(self, receipt: Receipt) -> tuple[Receipt, bool]:
+    def _keep_curve(self, receipt: Receipt, answer_by: Deadline) -> tuple[Receipt, bool]:
         digest = receipt["payload_sha3_256"]
         if self._store is None:
             raise Problem(422, "This edge keeps no receipts; ask without store.")
@@ -232,17 +236,17 @@ class Issuer:
             left = CURVE_PERIOD_S - self._clock() % CURVE_PERIOD_S
             detail = "This edge has stored enough curves for this hour; ask without store."
             raise Problem(429, detail, {"Retry-After": str(math.ceil(left))})
-        receipt, stored = self._keep(receipt)
+        receipt, stored = self._keep(receipt, answer_by)
         if stored:
             self._curves_stored[digest] = receipt
         return receipt, stored
 
-    def _keep(self, receipt: Receipt) -> tuple[Receipt, bool]:
+    def _keep(self, receipt: Receipt, answer_by: Deadline) -> tuple[Receipt, bool]:
         if self._store is None:
             return receipt, False
         try:
             with observe.phase("Store"):
-                return self._store.put(receipt), True
+                return self._store.put(receipt, answer_by), True
         except (StoreDown, StoreAlarm) as error:
             logger.error("receipt not stored: %s", error)
             return receipt, False

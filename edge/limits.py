@@ -68,6 +68,10 @@ class LimitsDown(Exception):
     """Nothing can be counted now; the message says why, for the operator."""
 
 
+class NoTime(LimitsDown):
+    """Nothing is wrong: the caller has no time left to wait for a count."""
+
+
 class Reservation(NamedTuple):
     """What became of a run's wish for GPU time.
 

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from edge.aws import CALL_S, AwsFailed, AwsService
+from edge.aws import AwsFailed, AwsNoTime, AwsService
 from edge.deadline import Deadline
-from edge.limits import DAY_S, OPEN_MOST, Allowance, LimitsDown, Reservation, milliseconds
+from edge.limits import DAY_S, OPEN_MOST, Allowance, LimitsDown, NoTime, Reservation, milliseconds
 
 FAILED: Final = "ConditionalCheckFailedException"
 KEPT_S: Final = 3 * DAY_S
@@ -180,12 +180,13 @@ class DynamoLimits:
 
         Raises:
             AwsFailed: If the condition does not hold.
-            LimitsDown: If it did not answer otherwise, or there is not the time to ask.
+            NoTime: If there is not the time to ask.
+            LimitsDown: If it did not answer otherwise.
         """
-        if by.remaining() < calls * CALL_S:
-            raise LimitsDown("no time was left to ask the table of limits")
         try:
-            return self._dynamodb.call(operation, TableName=self._table, **parameters)
+            return self._dynamodb.call(operation, by, calls=calls, TableName=self._table, **parameters)
+        except AwsNoTime as failure:
+            raise NoTime(str(failure)) from None
         except AwsFailed as failure:
             if failure.code == FAILED:
                 raise

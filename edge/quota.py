@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from edge import observe
 from edge.deadline import Deadline
-from edge.limits import Allowance, Limits, LimitsDown, LocalLimits, Reservation, subscriber
+from edge.limits import Allowance, Limits, LimitsDown, LocalLimits, NoTime, Reservation, subscriber
 from edge.problems import Problem
 from shared.runid import RunKeys
 from shared.wire import ErrorCode, FailedFrame, ResultFrame
@@ -76,14 +76,22 @@ class Quota:
 
     def reserve(self, run_id: str, by: Deadline) -> Reservation:
         """Takes a run's deadline from the day's budget."""
-        if not self._allowance.gpu_seconds_per_day:
+        if not self.counts_time:
             return Reservation()
         return self._ask(lambda limits: limits.reserve(run_id, self._deadline_s, by))
 
-    def release(self, run_id: str, by: Deadline) -> None:
-        """Gives back what a run has reserved that the tower did not take."""
-        if self._allowance.gpu_seconds_per_day:
-            self._tell(lambda limits: limits.release(run_id, by))
+    @property
+    def counts_time(self) -> bool:
+        """Whether runs reserve GPU time, so that a reservation tells whether a run is new."""
+        return bool(self._allowance.gpu_seconds_per_day)
+
+    def release(self, run_id: str, by: Deadline) -> bool | None:
+        """Gives back what a run has reserved that the tower did not take.
+
+        Returns:
+            Whether something was given back for it only now; None if that is not known.
+        """
+        return self._given_back(lambda limits: limits.release(run_id, by)) if self.counts_time else False
 
     def ended(
         self, run_id: str, outcome: ResultFrame | FailedFrame, reserved: Reservation | None, by: Deadline
@@ -96,7 +104,7 @@ class Quota:
             reserved: What the invocation that submitted it had reserved; None if this one has only asked after it.
             by: When this must be done.
         """
-        if not self._allowance.gpu_seconds_per_day:
+        if not self.counts_time:
             return
         code = outcome.code if isinstance(outcome, FailedFrame) else None
         if code is ErrorCode.EXPIRED and reserved is not None and reserved.new:
@@ -113,12 +121,15 @@ class Quota:
         Returns:
             Whether something was given back for it only now; None if that is not known.
         """
-        told = self._tell(lambda limits: limits.settle(run_id, busy_s, by))
-        return True if True in told else None if None in told else False
+        return self._given_back(lambda limits: limits.settle(run_id, busy_s, by))
 
     def close(self, run_ids: Collection[str], by: Deadline) -> None:
         """Lets nobody ask again after runs of whose end nothing can be learnt."""
         self._tell(lambda limits: limits.close(run_ids, by))
+
+    def _given_back(self, news: Callable[[Limits], bool]) -> bool | None:
+        told = self._tell(news)
+        return True if True in told else None if None in told else False
 
     def _ask(self, question: Callable[[Limits], T]) -> T:
         with observe.phase("Limit"):
@@ -136,6 +147,10 @@ class Quota:
             for limits in (self._shared, self._alone):
                 try:
                     told.append(news(limits))
+                except NoTime as late:
+                    # No alarm: the table is well. When the budget is spent, the tower is asked after the run.
+                    told.append(None)
+                    logger.info("a run stays charged for now: %s", late)
                 except LimitsDown as down:
                     told.append(None)
                     observe.uncounted()

@@ -2,7 +2,8 @@
 
 A run has its whole deadline reserved until its end is known here, so runs that are left alone would drain the day's
 budget in minutes. When the budget refuses a run, the tower is asked, on the connection that is open already, how some
-of those that are open have ended, and what they did not use is given back.
+of those that are open have ended, and what they did not use is given back: all of it where the tower
+never took the run.
 """
 
 from __future__ import annotations
@@ -62,10 +63,16 @@ def reclaim(session: TowerSession, quota: Quota, open_runs: Iterable[str], by: D
         if not finish_by.remaining():
             return False
         assert end.run_id is not None  # noqa: S101 - for the type checker: it is one that was asked for
-        if end.busy_s is not None:
-            settled = quota.settle(end.run_id, end.busy_s, by)
-            gained |= settled is True
-            if settled is False:  # by an instance that did not live to close it
+        never_taken = isinstance(end, FailedFrame) and end.code is ErrorCode.NOT_FOUND
+        if never_taken or end.busy_s is not None:
+            # A tower remembers for longer than the day that a run is open for: one that it does not know it never took.
+            given_back = (
+                quota.release(end.run_id, by)
+                if end.busy_s is None
+                else quota.settle(end.run_id, end.busy_s, by)
+            )
+            gained |= given_back is True
+            if given_back is False:  # by an instance that did not live to close it
                 closed.append(end.run_id)
         # That may be trouble with the tower's memory, which passes; all other ends are for good.
         elif not (isinstance(end, FailedFrame) and end.code is ErrorCode.INTERNAL):

@@ -234,7 +234,7 @@ class Runs:
         outcome: ResultFrame | FailedFrame | Running | None = None
         sent = False
         try:
-            with self._tower.session(wait_until.sooner(accept_s)) as session:
+            with self._tower.session(wait_until.sooner(accept_s), within=wait_until) as session:
                 if submitting:
                     # Only now, so that a tower that is down costs nobody anything.
                     reservation = self._quota.reserve(run.run_id, wait_until)
@@ -243,7 +243,10 @@ class Runs:
                 if not reservation.wait_s:
                     session.send(frame)
                     sent = True
-                    outcome = converse(session, frame, wait_until.sooner(accept_s), finish_by)
+                    repeated = submitting and self._quota.counts_time and not reservation.new
+                    outcome = converse(
+                        session, frame, wait_until.sooner(accept_s), finish_by, repeated=repeated
+                    )
         except TowerFault as fault:
             if reservation.new and not sent:
                 self._quota.release(run.run_id, run.answer_by)

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from edge.aws import CALL_S, AwsFailed, AwsPaused, AwsService
+from edge.aws import CALL_S, AwsFailed, AwsNoTime, AwsPaused, AwsService
+from edge.deadline import NEVER, Deadline
 from edge.settings import EdgeSettings
 from shared.dsse import PAYLOAD_TYPE, pae, signature_block, statement, statement_bytes
 from shared.errors import SpecdecError
@@ -30,21 +31,24 @@ class SigningFailed(Exception):
 
 
 class Signer(Protocol):
-    """Signs messages with one key.
+    """Signs messages with one key."""
 
-    Attributes:
-        worst_s: How long a signature may take at worst, in seconds.
-    """
-
-    worst_s: float
+    @property
+    def worst_s(self) -> float:
+        """How long the next signature may take at worst, in seconds."""
+        ...
 
     @property
     def keyid(self) -> str | None:
         """The key's id; None as long as it is not known."""
         ...
 
-    def sign(self, message: bytes) -> tuple[bytes, str, str]:
+    def sign(self, message: bytes, by: Deadline = NEVER) -> tuple[bytes, str, str]:
         """Returns the signature of a message, the key's id and the algorithm's name.
+
+        Args:
+            message: What to sign.
+            by: When this must be done; nothing is begun that may last longer.
 
         Raises:
             SigningFailed: If there is none to be had now.
@@ -74,7 +78,7 @@ class FileSigner:
         """The key's id."""
         return self._key.keyid
 
-    def sign(self, message: bytes) -> tuple[bytes, str, str]:
+    def sign(self, message: bytes, by: Deadline = NEVER) -> tuple[bytes, str, str]:
         """Returns signature, key id and algorithm."""
         return self._key.sign(message), self._key.keyid, self._key.alg
 
@@ -90,8 +94,6 @@ class KmsSigner:
     it is given, and each signature is verified with it: what does not verify is not handed out. Needs `kms:Sign`, and
     `kms:GetPublicKey` where the public key is not given.
     """
-
-    worst_s = CALL_S
 
     def __init__(
         self,
@@ -114,10 +116,15 @@ class KmsSigner:
         self._trusted: tuple[TrustedKey, str] | None = None
         self._kms = AwsService("kms", "the key service", client, clock)
 
-    def sign(self, message: bytes) -> tuple[bytes, str, str]:
+    @property
+    def worst_s(self) -> float:
+        """How long the next signature may take at worst: one call, and one more while the public key is not known."""
+        return CALL_S if self._pem is not None or self._trusted is not None else 2 * CALL_S
+
+    def sign(self, message: bytes, by: Deadline = NEVER) -> tuple[bytes, str, str]:
         """Returns signature, key id and algorithm."""
-        key, _ = self._public()
-        answer = self._call("sign", Message=message, MessageType="RAW", SigningAlgorithm=P256_ALG)
+        key, _ = self._public(by)
+        answer = self._call("sign", by, Message=message, MessageType="RAW", SigningAlgorithm=P256_ALG)
         signature: bytes = answer["Signature"]
         if not key.verifies(signature, message):
             raise self._failed(OTHER_KEY)
@@ -132,9 +139,9 @@ class KmsSigner:
         """Returns the public key."""
         return self._public()[1]
 
-    def _public(self) -> tuple[TrustedKey, str]:
+    def _public(self, by: Deadline = NEVER) -> tuple[TrustedKey, str]:
         if self._trusted is None:
-            pem = self._fetched() if self._pem is None else self._pem
+            pem = self._fetched(by) if self._pem is None else self._pem
             try:
                 (key,) = load_keys(pem.encode())
             except BadKey:
@@ -144,21 +151,21 @@ class KmsSigner:
             self._trusted = key, pem
         return self._trusted
 
-    def _fetched(self) -> str:
+    def _fetched(self, by: Deadline) -> str:
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
 
-        der = self._call("get_public_key")["PublicKey"]
+        der = self._call("get_public_key", by)["PublicKey"]
         try:
             pem = load_der_public_key(der).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         except (ValueError, UnsupportedAlgorithm):
             raise self._failed(NOT_P256) from None
         return pem.decode("ascii")
 
-    def _call(self, operation: str, **parameters: Any) -> dict[str, Any]:
+    def _call(self, operation: str, by: Deadline, **parameters: Any) -> dict[str, Any]:
         try:
-            return self._kms.call(operation, KeyId=self._key_id, **parameters)
-        except AwsPaused as failure:
+            return self._kms.call(operation, by, KeyId=self._key_id, **parameters)
+        except (AwsNoTime, AwsPaused) as failure:
             raise SigningFailed(str(failure)) from None
         except AwsFailed as failure:
             raise self._failed(str(failure)) from None
@@ -170,7 +177,11 @@ class KmsSigner:
 
 
 def signature(
-    signer: Signer | None, payload: dict[str, Any], generated_at: str, why_not: str = NO_SIGNER
+    signer: Signer | None,
+    payload: dict[str, Any],
+    generated_at: str,
+    why_not: str = NO_SIGNER,
+    by: Deadline = NEVER,
 ) -> dict[str, Any]:
     """Returns the `signature` of a receipt: signed, or unsigned with the reason.
 
@@ -179,12 +190,13 @@ def signature(
         payload: The receipt's payload.
         generated_at: The receipt's time.
         why_not: Why there is no signer, where there is none.
+        by: When this must be done.
     """
     if signer is None:
         return unsigned_signature(why_not)
     try:
         body = statement_bytes(statement(payload, generated_at))
-        value, keyid, alg = signer.sign(pae(PAYLOAD_TYPE, body))
+        value, keyid, alg = signer.sign(pae(PAYLOAD_TYPE, body), by)
     except SigningFailed as failure:
         return unsigned_signature(f"not signed: {failure}")
     except SpecdecError as error:

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from edge.deadline import NEVER, Deadline
 from shared.canonical import CanonicalError, canonical_bytes, sha3_256_hex, strict_loads
 from shared.dsse import DsseError, strict_base64
 
@@ -43,13 +44,18 @@ class ReceiptStore(Protocol):
     """A store of receipts.
 
     Attributes:
-        worst_s: How long one call may take at worst, in seconds.
+        worst_s: How long reading may take at worst, and each step of writing, in seconds. Steps that there is not the
+            time for are not begun.
     """
 
     worst_s: float
 
-    def put(self, receipt: Receipt) -> Receipt:
+    def put(self, receipt: Receipt, by: Deadline = NEVER) -> Receipt:
         """Stores a receipt and returns the one that is now stored: this one, or the one that was there before.
+
+        Args:
+            receipt: The receipt.
+            by: When this must be done.
 
         Raises:
             StoreDown: If it cannot be written now.
@@ -57,8 +63,12 @@ class ReceiptStore(Protocol):
         """
         ...
 
-    def get(self, digest: str) -> Receipt | None:
+    def get(self, digest: str, by: Deadline = NEVER) -> Receipt | None:
         """Returns the receipt of a payload, None if there is none.
+
+        Args:
+            digest: The payload's.
+            by: When this must be done.
 
         Raises:
             StoreDown: If it cannot be read now.
@@ -112,11 +122,11 @@ class DirectoryStore:
         except OSError as error:
             raise StoreDown(f"the receipts' directory cannot be written ({error.strerror})") from None
 
-    def put(self, receipt: Receipt) -> Receipt:
+    def put(self, receipt: Receipt, by: Deadline = NEVER) -> Receipt:
         """Stores a receipt and returns the one that is now stored."""
         data, digest = payload_bytes(receipt), str(receipt["payload_sha3_256"])
         try:
-            with self._locked():
+            with self._locked(by):
                 place = self._place(digest, ".payload")
                 place.parent.mkdir(exist_ok=True)
                 _sync(self._folder)
@@ -137,7 +147,7 @@ class DirectoryStore:
         except OSError as error:
             raise StoreDown(f"the receipts' directory cannot be written ({error.strerror})") from None
 
-    def get(self, digest: str) -> Receipt | None:
+    def get(self, digest: str, by: Deadline = NEVER) -> Receipt | None:
         """Returns the receipt of a payload, None if there is none."""
         try:
             return self._receipt(digest)
@@ -172,21 +182,21 @@ class DirectoryStore:
         return StoreAlarm("the store holds other content under this digest")
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self, by: Deadline = NEVER) -> Iterator[None]:
         if not self._folder.is_dir():
             self._folder.mkdir(parents=True, exist_ok=True)
             _sync(self._folder.parent)
         lock = os.open(self._folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            _take_turns(lock)
+            _take_turns(lock, by)
             yield
         finally:
             os.close(lock)
 
 
-def _take_turns(lock: int) -> None:
+def _take_turns(lock: int, by: Deadline) -> None:
     """Waits for the lock, but not for ever: another writer may hang on its disk."""
-    until = time.monotonic() + LOCK_S
+    until = by.sooner(LOCK_S).at
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

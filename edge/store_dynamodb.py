@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from edge.aws import CALL_S, AwsFailed, AwsPaused, AwsService
+from edge.aws import CALL_S, AwsFailed, AwsNoTime, AwsPaused, AwsService
+from edge.deadline import NEVER, Deadline
 from edge.store import Receipt, StoreAlarm, StoreDown, is_signed, payload_bytes
 from shared.canonical import CanonicalError, sha3_256_hex, strict_loads
 
@@ -43,34 +44,37 @@ class DynamoStore:
         self._table = table
         self._dynamodb = AwsService("dynamodb", "the receipts' table", client, clock)
 
-    def put(self, receipt: Receipt) -> Receipt:
+    def put(self, receipt: Receipt, by: Deadline = NEVER) -> Receipt:
         """Stores a receipt and returns the one that is now stored."""
         data = payload_bytes(receipt)
         item = _item(receipt, data)
-        there = self._put_if(item, "attribute_not_exists(digest)", {})
+        there = self._put_if(item, "attribute_not_exists(digest)", {}, by)
         if there is None:
             return receipt
         before = self._receipt(there, receipt["payload_sha3_256"])
         if is_signed(before) or not is_signed(receipt):
             return before
         condition = "signed = :no AND payload = :same"
-        there = self._put_if(item, condition, {":no": {"BOOL": False}, ":same": {"B": data}})
+        there = self._put_if(item, condition, {":no": {"BOOL": False}, ":same": {"B": data}}, by)
         # Else another writer has put its own signature there meanwhile: that one is the first.
         return receipt if there is None else self._receipt(there, receipt["payload_sha3_256"])
 
-    def get(self, digest: str) -> Receipt | None:
+    def get(self, digest: str, by: Deadline = NEVER) -> Receipt | None:
         """Returns the receipt of a payload, None if there is none."""
         key = {"digest": {"S": digest}}
-        found = self._call("get_item", Key=key, ConsistentRead=True).get("Item")
+        found = self._call("get_item", by, Key=key, ConsistentRead=True).get("Item")
         if found is None:
             return None
         return self._receipt(found, digest)
 
-    def _put_if(self, item: dict[str, Any], condition: str, values: dict[str, Any]) -> dict[str, Any] | None:
+    def _put_if(
+        self, item: dict[str, Any], condition: str, values: dict[str, Any], by: Deadline
+    ) -> dict[str, Any] | None:
         """Puts an item if the condition holds; else returns the one that is there."""
         extra = {"ExpressionAttributeValues": values} if values else {}
         return self._call(
             "put_item",
+            by,
             Item=item,
             ConditionExpression=condition,
             ReturnValuesOnConditionCheckFailure="ALL_OLD",
@@ -98,10 +102,10 @@ class DynamoStore:
             raise _alarm(digest)
         return receipt
 
-    def _call(self, operation: str, **parameters: Any) -> dict[str, Any]:
+    def _call(self, operation: str, by: Deadline, **parameters: Any) -> dict[str, Any]:
         try:
-            return self._dynamodb.call(operation, TableName=self._table, **parameters)
-        except AwsPaused as failure:
+            return self._dynamodb.call(operation, by, TableName=self._table, **parameters)
+        except (AwsNoTime, AwsPaused) as failure:
             raise StoreDown(str(failure)) from None
         except AwsFailed as failure:
             if failure.code == "ConditionalCheckFailedException" and "Item" in failure.response:

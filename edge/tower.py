@@ -68,13 +68,17 @@ class Tower:
         return client_context(self.authority)
 
     @contextmanager
-    def session(self, deadline: Deadline, *, fetch_token: bool = True) -> Iterator[TowerSession]:
+    def session(
+        self, deadline: Deadline, *, fetch_token: bool = True, within: Deadline | None = None
+    ) -> Iterator[TowerSession]:
         """Connect, and close at the end.
 
         Args:
             deadline: When to give up connecting.
             fetch_token: Fetch the token if there is none yet; on 401, fetch it again and try once more. That
                 may need an AWS call.
+            within: When all waiting must end: a token may be fetched until then, and who has waited for one has as
+                long to connect as before. None stands for `deadline`.
 
         Raises:
             TowerFault: If the tower could not be reached or did not let us in.
@@ -88,21 +92,25 @@ class Tower:
             raise TowerFault(FaultKind.REFUSED, reason)
         with ExitStack() as stack:
             with observe.phase("TowerConnect"):
-                session = self._let_in(deadline, stack, pending=pending, fetch_token=fetch_token)
+                session = self._let_in(
+                    deadline, within or deadline, stack, pending=pending, fetch_token=fetch_token
+                )
             yield session
 
     def _let_in(
-        self, deadline: Deadline, stack: ExitStack, *, pending: bool, fetch_token: bool
+        self, deadline: Deadline, within: Deadline, stack: ExitStack, *, pending: bool, fetch_token: bool
     ) -> TowerSession:
+        connect_s = deadline.remaining()
         if pending:
-            self.token.renew()
+            self.token.renew(within)
+            deadline = within.sooner(connect_s)
         try:
             return self._open(deadline, stack)
         except TowerFault as fault:
             may_renew = fetch_token and not pending and fault.kind is FaultKind.REFUSED
-            if not (may_renew and self.token.renew()):
+            if not (may_renew and self.token.renew(within)):
                 raise
-            return self._open(deadline, stack)
+            return self._open(within.sooner(connect_s), stack)
 
     def _open(self, deadline: Deadline, stack: ExitStack) -> TowerSession:
         began = self._clock()

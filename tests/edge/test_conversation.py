@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from edge.conversation import Running, converse
+from edge.conversation import REPEAT_S, Running, converse
 from edge.deadline import Deadline
 from edge.faults import FaultKind, TowerFault
 from edge.session import TowerSession
@@ -19,6 +19,7 @@ from shared.wire import (
     FailedFrame,
     ProgressFrame,
     ResultFrame,
+    RunFrame,
     StatusFrame,
     parse_agent_frame,
 )
@@ -130,3 +131,18 @@ def test_about_something_else(frame: AgentFrame) -> None:
         with pytest.raises(TowerFault, match="answered for another run") as caught:
             told(Session(*before, frame))
         assert caught.value.kind is FaultKind.GARBLED
+
+
+@pytest.mark.parametrize(
+    ("said", "repeated"), [((TAKEN, SILENT), True), ((MEASURING, MEASURING, SILENT), False)]
+)
+def test_repeat_is_not_waited_for(said: tuple[Any, ...], repeated: bool) -> None:
+    """The end of a run that was there before is waited for two seconds: its first POST may still hold an invocation."""
+    frame = cast(Any, RunFrame).model_construct(run_id=RUN_ID)
+    session = Session(*said)
+    end = converse(cast(TowerSession, session), frame, FIRST_WORD, Deadline.after(1000), repeated=repeated)
+    assert isinstance(end, Running)
+    assert all(wait.remaining() <= REPEAT_S for wait in session.waits[1:])
+    fresh = Session(TAKEN, MEASURING, SILENT)
+    converse(cast(TowerSession, fresh), frame, FIRST_WORD, END)
+    assert fresh.waits == [FIRST_WORD, END, END]

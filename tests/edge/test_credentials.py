@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import select
 from collections.abc import Iterator
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from edge import health
 from edge.credentials import FixedToken, SecretToken, token_source
+from edge.deadline import NEVER, Deadline
+from edge.tower import Tower
+from shared.wire import ProbeFrame
 from tests.edge.fake_tower import FakeTower
-from tests.edge.support import TOKEN, assert_roadmap, client, settings
+from tests.edge.support import SCALE, TOKEN, assert_roadmap, client, settings
 
 SECRET_ID = "specdec/tower-token"
 
@@ -87,8 +92,8 @@ def test_token_that_stays_wrong_is_tried_once(secret: str, monkeypatch: pytest.M
     fetches: list[bool] = []
     renew = SecretToken.renew
 
-    def counted(source: SecretToken) -> bool:
-        fetches.append(renew(source))
+    def counted(source: SecretToken, by: Deadline = NEVER) -> bool:
+        fetches.append(renew(source, by))
         return fetches[-1]
 
     monkeypatch.setattr(SecretToken, "renew", counted)
@@ -100,11 +105,12 @@ def test_token_that_stays_wrong_is_tried_once(secret: str, monkeypatch: pytest.M
 
 
 def test_missing_secret_does_not_stop_the_edge(secret: str, caplog: pytest.LogCaptureFixture) -> None:
-    """An edge that cannot read its secret still serves; the log names the kind of error."""
+    """An edge that cannot read its secret still serves; the log names AWS's code."""
     source = SecretToken(f"{secret}-which-is-not-there")
     assert source.renew() is False
     assert source.current() is None
-    assert "tower token not fetched: GetParameterError" in caplog.text
+    refused = "the service that keeps secrets refused: ResourceNotFoundException"
+    assert caplog.messages == [f"tower token not fetched: {refused}"]
 
 
 def test_binary_or_empty_secret_is_no_token(secret: str) -> None:
@@ -186,3 +192,62 @@ def test_edge_outside_aws_says_that_it_has_no_token(
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
     assert SecretToken(SECRET_ID).renew() is False
     assert "NoRegionError" in caplog.text
+
+
+class Slow:
+    """A token that is fetched only after the time to connect has passed."""
+
+    def __init__(self, connect_by: Deadline) -> None:
+        """Begin with an old token."""
+        self._token = "old"
+        self._connect_by = connect_by
+
+    def current(self) -> str:
+        """Return the token."""
+        return self._token
+
+    def headers(self) -> dict[str, str]:
+        """Return no headers."""
+        return {}
+
+    def pending(self) -> bool:
+        """Return False."""
+        return False
+
+    def renew(self, by: Deadline = NEVER) -> bool:
+        """Take until the connection's time is over, but not all of the invocation's."""
+        while self._connect_by.remaining():
+            select.select([], [], [], self._connect_by.remaining())
+        assert by.remaining()
+        self._token = TOKEN
+        return True
+
+
+def test_who_has_waited_for_a_token_has_time_to_connect() -> None:
+    """A run that waits for nothing goes through after a rotation, however long the new token took."""
+    connect_by = Deadline.after(0.5)
+    with FakeTower() as tower:
+        session = Tower(tower.url, Slow(connect_by)).session(connect_by, within=Deadline.after(60 * SCALE))
+        with session as connection:
+            connection.send(ProbeFrame())
+        assert len(tower.requests) == 2
+
+
+def test_service_that_refuses_is_left_alone_for_a_while() -> None:
+    """Runs with a token that stays wrong ask for another one every twenty seconds, not each."""
+    asked: list[float] = []
+    times = iter((0.0, 1.0, 19.9, 20.0, 25.0, 40.1))
+    now = [0.0]
+
+    class Manager:
+        """Refuses."""
+
+        def get_secret_value(self, **_: str) -> None:
+            """Refuse, and keep when."""
+            asked.append(now[0])
+            raise ClientError({"Error": {"Code": "AccessDeniedException"}}, "GetSecretValue")
+
+    source = SecretToken(SECRET_ID, client=Manager, clock=lambda: now[0])
+    for now[0] in times:
+        assert source.renew() is False
+    assert asked == [0.0, 20.0, 40.1]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError, ReadTimeoutError
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
-from edge.deadline import Deadline
+from edge.aws import CALL_S
+from edge.deadline import NEVER, Deadline
 from edge.issuer import (
     CURVE_PERIOD_S,
     CURVES_SIGNED,
@@ -22,7 +26,7 @@ from edge.issuer import (
 from edge.keyring import Keyring
 from edge.payloads import curve_payload
 from edge.problems import Problem
-from edge.signing import NO_SIGNER, FileSigner, SigningFailed
+from edge.signing import NO_SIGNER, FileSigner, KmsSigner, SigningFailed
 from edge.store import DirectoryStore, Receipt, StoreAlarm, StoreDown
 from edge.store_dynamodb import DynamoStore
 from shared.keyfile import SigningKey
@@ -53,7 +57,7 @@ class Signer:
         self.asked = 0
         self.fails = False
 
-    def sign(self, message: bytes) -> tuple[bytes, str, str]:
+    def sign(self, message: bytes, by: Deadline = NEVER) -> tuple[bytes, str, str]:
         """Sign."""
         self.asked += 1
         if self.fails:
@@ -82,14 +86,14 @@ class Store:
         self.on_put: Exception | None = None
         self.on_get: Exception | None = None
 
-    def put(self, receipt: Receipt) -> Receipt:
+    def put(self, receipt: Receipt, by: Deadline = NEVER) -> Receipt:
         """Store."""
         self.puts.append(receipt)
         if self.on_put is not None:
             raise self.on_put
         return self.inner.put(receipt)
 
-    def get(self, digest: str) -> Receipt | None:
+    def get(self, digest: str, by: Deadline = NEVER) -> Receipt | None:
         """Find."""
         if self.on_get is not None:
             raise self.on_get
@@ -339,6 +343,134 @@ def test_what_may_take_too_long_is_left_out(
     # Asked again with time enough, it is signed and stored.
     receipt, kept = edge.issuer.measured(PAYLOAD, LATER)
     assert kept and receipt["signature"]["signed"]
+
+
+QUICK_S = 0.02
+CONDITION = "attribute_not_exists(digest)"
+
+
+class Aws:
+    """A key service and a table, in one; each call takes the next of these times, and fails where that is negative."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *took_s: float) -> None:
+        """Begin at 0 on the clock of all deadlines; calls beyond those given are quick."""
+        self.now = 0.0
+        self.took_s = iter(took_s)
+        self.asked: list[str] = []
+        self.items: dict[str, dict[str, Any]] = {}
+        self.key = SigningKey(ec.generate_private_key(ec.SECP256R1()))
+        monkeypatch.setattr("edge.deadline.time.monotonic", lambda: self.now)
+
+    def issuer(self, *, key_known: bool) -> Issuer:
+        """An edge's issuer that uses both."""
+        keyring = Keyring(settings())
+        pem = self.key.pem if key_known else None
+        keyring.signer = KmsSigner("arn", pem, client=lambda: self, clock=lambda: self.now)
+        store = DynamoStore("table", lambda: self, lambda: self.now)
+        return Issuer(keyring, store, clock=lambda: T0)
+
+    def get_public_key(self, **_: Any) -> dict[str, Any]:
+        """Give the key in DER."""
+        self._take("key")
+        key = load_pem_public_key(self.key.pem.encode())
+        return {"PublicKey": key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)}
+
+    def sign(self, **asked: Any) -> dict[str, Any]:
+        """Sign."""
+        self._take("sign")
+        return {"Signature": self.key.sign(asked["Message"])}
+
+    def get_item(self, **asked: Any) -> dict[str, Any]:
+        """Find."""
+        self._take("get")
+        item = self.items.get(asked["Key"]["digest"]["S"])
+        return {} if item is None else {"Item": item}
+
+    def put_item(self, **asked: Any) -> dict[str, Any]:
+        """Put, if nothing is there or something unsigned may be replaced."""
+        self._take("put")
+        item = asked["Item"]
+        there = self.items.get(item["digest"]["S"])
+        if there is not None and (asked["ConditionExpression"] == CONDITION or there["signed"]["BOOL"]):
+            error = {"Error": {"Code": "ConditionalCheckFailedException"}, "Item": there}
+            raise ClientError(error, "PutItem")  # type: ignore[arg-type]
+        self.items[item["digest"]["S"]] = item
+        return {}
+
+    def _take(self, what: str) -> None:
+        self.asked.append(what)
+        took_s = next(self.took_s, QUICK_S)
+        self.now += abs(took_s)
+        if took_s < 0:
+            raise ReadTimeoutError(endpoint_url="nowhere")
+
+
+@pytest.mark.parametrize("key_known", [True, False])
+@pytest.mark.parametrize("there", [True, False], ids=["unsigned one there", "nothing there"])
+@pytest.mark.parametrize("what", ["measured", "roadmap", "curve"])
+def test_no_sequence_of_slow_calls_outlasts_the_answer(
+    monkeypatch: pytest.MonkeyPatch, what: str, there: bool, key_known: bool
+) -> None:
+    """However slow each call is, all are over when the answer must be there; what is called stored is in the table."""
+    query = CurveQuery(k=4)
+    payload = curve_payload(query, HOUR) if what == "curve" else PAYLOAD
+    before = Aws(monkeypatch)
+    DynamoStore("table", lambda: before).put(before.issuer(key_known=True).interim(payload))
+    unsigned_items = before.items
+    ends: set[tuple[bool, bool]] = set()
+    for left_s in (0.0, *(CALL_S * calls + 0.05 for calls in range(1, 6))):
+        for took_s in itertools.product((QUICK_S, CALL_S, -CALL_S), repeat=5):
+            aws = Aws(monkeypatch, *took_s)
+            issuer = aws.issuer(key_known=key_known)
+            if there:
+                aws.items.update(unsigned_items)
+            by = Deadline(left_s)
+            stored = False
+            if what == "measured":
+                receipt, stored = issuer.measured(payload, by)
+            elif what == "curve":
+                receipt, stored = issuer.curve(query, by, store=True)
+            else:
+                receipt = issuer.roadmap(payload, by)
+            assert aws.now <= left_s, (left_s, took_s, aws.asked)
+            if stored:
+                assert receipt["payload_sha3_256"] in aws.items
+            ends.add((receipt["signature"]["signed"], stored))
+    assert (True, what != "roadmap") in ends and (False, False) in ends
+
+
+@pytest.mark.parametrize(("key_known", "reserve_s"), [(True, 2 * CALL_S), (False, 3 * CALL_S)])
+def test_what_the_wait_for_the_tower_leaves(
+    monkeypatch: pytest.MonkeyPatch, key_known: bool, reserve_s: float
+) -> None:
+    """Of 28 s at least 15 are left to wait; what usual calls take is enough to read, sign and store in the rest."""
+    aws = Aws(monkeypatch)
+    issuer = aws.issuer(key_known=key_known)
+    assert issuer.worst_s == reserve_s
+    assert 28.0 - reserve_s > 15.0
+    receipt, stored = issuer.measured(PAYLOAD, Deadline(reserve_s))
+    assert (receipt["signature"]["signed"], stored) == (True, True)
+    assert aws.asked == ["get", *([] if key_known else ["key"]), "sign", "put"]
+    # From then on the key is known.
+    assert issuer.worst_s == 2 * CALL_S
+
+
+def test_an_upgrade_that_there_is_no_time_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where an unsigned receipt is stored and the table is slow, the signed one is answered and not called stored."""
+    aws = Aws(monkeypatch)
+    issuer = aws.issuer(key_known=True)
+    DynamoStore("table", lambda: aws).put(issuer.interim(PAYLOAD))
+    aws.now, aws.took_s = 0.0, iter((0.1, 0.1, 4.1))
+    aws.asked.clear()
+    caplog.clear()
+    receipt, stored = issuer.measured(PAYLOAD, Deadline(2 * CALL_S))
+    assert (receipt["signature"]["signed"], stored) == (True, False)
+    assert aws.asked == ["get", "sign", "put"]
+    assert caplog.messages == ["receipt not stored: no time was left to ask the receipts' table"]
+    # Nobody is at fault, so the table is not left alone.
+    assert issuer.measured(PAYLOAD, Deadline(100.0))[1]
 
 
 # Curves

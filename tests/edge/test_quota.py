@@ -10,7 +10,7 @@ import pytest
 
 from edge import observe
 from edge.deadline import Deadline
-from edge.limits import Allowance, Limits, LimitsDown, Reservation
+from edge.limits import Allowance, Limits, LimitsDown, NoTime, Reservation
 from edge.problems import Problem
 from edge.quota import Quota
 from shared.runid import RunKeys
@@ -219,6 +219,19 @@ def test_each_counts_by_itself(caplog: pytest.LogCaptureFixture, monkeypatch: py
         (logging.ERROR, "limits counted by this instance alone: the table is on fire"),
         (logging.ERROR, "a run stays charged in full: the table is on fire"),
     }
+
+
+def test_no_time_is_no_alarm(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller without time for the table leaves its run charged; that is nothing to call anybody for."""
+
+    class Late(Recorder):
+        def settle(self, run: str, seconds: float, by: Deadline) -> bool:
+            raise NoTime("no time was left to ask the table of limits")
+
+    monkeypatch.setattr(observe, "_seen", observe.Seen())
+    assert Quota(EVERYTHING, 300, Late()).settle(RUN_ID, 1.0, FAR) is None
+    assert not observe._seen.uncounted
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_run_that_was_reserved_while_all_was_down() -> None:

@@ -123,7 +123,6 @@ def test_nothing_has_ended() -> None:
     [
         (result(A), False),
         (failed(A, "EXPIRED"), False),
-        (failed(A, "NOT_FOUND"), False),
         (failed(A, "CONFLICT"), False),
         (failed(A, "WORKER_DIED"), False),
         # The tower cannot read its memory now.
@@ -136,6 +135,16 @@ def test_end_that_tells_no_time(end: AgentFrame, is_open: bool) -> None:
     assert not reclaimed(Session(end, AcceptedFrame(run_id=B, position=0)), books, [A, B])
     assert books.charged == 200_000
     assert books.open == ({A, B} if is_open else {B})
+
+
+def test_run_that_the_tower_never_took() -> None:
+    """What it reserved is given back whole, once, and is there for another run."""
+    books = Books(A, B)
+    said = (failed(A, "NOT_FOUND"), AcceptedFrame(run_id=B, position=0))
+    assert reclaimed(Session(*said), books, [A, B])
+    assert (books.charged, books.open) == (100_000, {B})
+    assert not reclaimed(Session(failed(A, "NOT_FOUND")), books, [A])
+    assert books.charged == 100_000
 
 
 def test_run_that_another_instance_has_settled() -> None:

@@ -430,7 +430,7 @@ def test_flood(place: Place) -> None:
 
 def test_runs_that_are_under_way_keep_what_they_have(place: Place) -> None:
     """While the tower is at them, or does not tell what they took, there is nothing for another."""
-    tower = Ends(None, {"code": "EXPIRED"}, {"code": "NOT_FOUND"})
+    tower = Ends(None, {"code": "EXPIRED"}, {"code": "CONFLICT"})
     with FakeTower(tower) as server:
         edge = client(server.url, gpu_seconds_per_day="901", **place.settings)
         leave_alone(edge, 3)
