@@ -144,9 +144,10 @@ class CapabilityWatch:
 
     async def frame(self, patience_s: float = PATIENCE_S) -> CapabilityFrame:
         """Return what the agent can do, after at most `patience_s` seconds."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(patience_s):
-                await self._first.wait()
+        if not self._first.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(patience_s):
+                    await self._first.wait()
         told, current = self._told, self._told if not self._trouble else None
         holds = (told, current, self._pair(), self._runs.queue())
         # Probes come often, and what they are told changes seldom.

@@ -114,6 +114,8 @@ def _check(value: Any, depth: int) -> None:
 
 
 def _check_depth(text: str, max_depth: int) -> None:
+    if text.count("[") + text.count("{") <= max_depth:
+        return  # too few brackets to be nested deeper, wherever they stand
     depth = 0
     for match in _TOKEN.finditer(text):
         first = text[match.start()]
