@@ -247,7 +247,7 @@ class Supervisor:
         self._stir()
         if self._child is not None:
             await self._retire(self._child)
-        await asyncio.gather(*self._leaving)
+        await self._have_left()
 
     def _kill_runner_of(self, run_id: str) -> None:
         if self._run_id == run_id and self._runner is not None:
@@ -266,17 +266,14 @@ class Supervisor:
 
     def _let_go(self) -> None:
         if self._child is not None and not self.busy:
-            child, self._child = self._child, None
-            log.info("worker idle", extra={"data": {"worker": child.pid}})
-            task = asyncio.create_task(self._retire(child))
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+            log.info("worker idle", extra={"data": {"worker": self._child.pid}})
+            self._send_off(self._child)
 
     async def _ready(self) -> Child:
         self._heard_at = asyncio.get_running_loop().time()
         self._stir()
         # What is leaving still holds memory that the next one needs.
-        await asyncio.gather(*self._leaving)
+        await self._have_left()
         if self._child is not None and not self._child.usable:
             await self._retire(self._child)
         if self._child is None:
@@ -336,9 +333,23 @@ class Supervisor:
                     return None
 
     async def _retire(self, child: Child) -> AgentError:
-        """End a worker; it gets the grace only if nothing is held against it."""
+        """End a worker and await its exit; if we are cancelled meanwhile its end goes on, and `close` awaits it."""
+        return await asyncio.shield(self._send_off(child))
+
+    def _send_off(self, child: Child) -> asyncio.Task[AgentError]:
         if self._child is child:
             self._child = None
+        task = asyncio.create_task(self._end(child))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+        return task
+
+    async def _have_left(self) -> None:
+        if self._leaving:
+            await asyncio.wait(self._leaving)
+
+    async def _end(self, child: Child) -> AgentError:
+        """Let a worker go; it gets the grace only if nothing is held against it."""
         wanted = child.usable
         reason = await child.end(self._grace_s if wanted else 0.0)
         if not wanted:

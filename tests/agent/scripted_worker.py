@@ -48,6 +48,8 @@ def pair(mode: str) -> None:
         os._exit(3)
     if mode == "slow":
         wake.get()
+    if mode == "deaf":
+        deaf.set()
     if mode == "none":
         send("pair", found=False, reason="no two models of one family", models=[MODEL])
     elif mode == "odd":

@@ -85,6 +85,23 @@ async def test_close_ends_the_worker() -> None:
             os.kill(pid, 0)
 
 
+async def test_end_goes_on_when_nobody_waits_for_it() -> None:
+    """Who is cancelled while it ends a worker leaves none behind: the end goes on, and closing awaits it."""
+    async with watched(pair="deaf", grace_s=0.2) as it:
+        await it.supervisor.pair()
+        pid = it.pid()
+        closing = asyncio.create_task(it.supervisor.close())
+        while it.supervisor.worker_pid is not None:
+            await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        os.kill(pid, 0)
+        await it.supervisor.close()
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
 async def test_progress() -> None:
     """Progress is passed on, however much of it there is."""
     async with watched() as it:

@@ -303,9 +303,9 @@ def test_answers_are_not_committed() -> None:
 
 
 def test_make_deploy_is_this() -> None:
-    """`make deploy` passes the processor on, and `GUIDED=1`."""
+    """`make deploy` passes the processor on, and `GUIDED=1`; also when a `make` runs the tests."""
     done = subprocess.run(
-        ["make", "-n", "deploy", "ARCH=x86_64", "GUIDED=1", "-o", "setup"],
+        ["make", "--no-print-directory", "-n", "deploy", "ARCH=x86_64", "GUIDED=1", "-o", "setup"],
         cwd=ROOT,
         capture_output=True,
         text=True,
