@@ -98,6 +98,7 @@ class WorkerPool:
         """End all workers; they hold nothing that would be lost."""
         for start in self._starts:
             start.cancel()
+        await asyncio.gather(*self._starts, return_exceptions=True)
         await asyncio.gather(*(self._end(worker) for worker in list(self._all)))
 
     async def _take(self) -> Process:
@@ -143,12 +144,12 @@ class WorkerPool:
         return worker
 
     async def _end(self, worker: Process) -> None:
-        self._all.discard(worker)
         with contextlib.suppress(ProcessLookupError):
             worker.kill()
         assert worker.stdin is not None  # noqa: S101 - it was opened as a pipe
         worker.stdin.close()
         await worker.wait()
+        self._all.discard(worker)
 
     async def _exchange(self, worker: Process, request: dict[str, Any]) -> dict[str, Any]:
         assert worker.stdin is not None  # noqa: S101 - it was opened as a pipe
