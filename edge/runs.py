@@ -10,7 +10,6 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from edge.conversation import Running, converse
@@ -22,17 +21,15 @@ from edge.parts import receipt_link
 from edge.payloads import measured_payload, roadmap_payload
 from edge.problems import Problem
 from edge.quota import SPENT, Quota
-from edge.reasons import failure_reason, repeats_prompt, without_prompt
+from edge.reasons import failure_reason, without_prompt
+from edge.reply import attestation, contradictions
 from edge.runbooks import runbook
 from edge.settings import EdgeSettings
 from edge.tower import Tower
 from shared import labels
-from shared.attestation import attested, check_attestation
-from shared.checks import check_result
-from shared.errors import SpecdecError
 from shared.keys import TrustedKey
 from shared.labels import BASE_PATH
-from shared.runid import RunIdError, RunKeys, bound_request, digest_text, prompt_commitment, split
+from shared.runid import RunIdError, RunKeys, bound_request, prompt_commitment
 from shared.schemas import RunRequest
 from shared.wire import (
     CancelFrame,
@@ -55,10 +52,6 @@ STATUS_TIMEOUT_S = 5.0
 RETRY_AFTER_S = 2
 # Words for progress that this project's agents use.
 PHASES = ("queued", "starting", "loading", "calibrating", "prefill", "measuring", "timing", "alpha")
-# How far the tower's clock may be ahead of this one.
-MAX_CLOCK_LEAD = timedelta(minutes=5)
-# A tower keeps a run for a day at most; an older result was kept elsewhere, by whoever had a use for it.
-MAX_AGE = timedelta(hours=25)
 UNCHECKED_OUTPUT = (
     "the text has bytes that are no UTF-8, so it cannot be checked against its digest, and is left out"
 )
@@ -315,26 +308,13 @@ class Runs:
         return self._roadmap(code, reason, run=run, headers=headers)
 
     def _finished(self, run: _Run, result: ResultFrame) -> Answer:
-        bound = result.model_dump(mode="json", include={"request"})["request"]
-        # The DIGEST in the run id names the request, so no instance has to remember it.
-        if digest_text(bound) != split(run.run_id)[1]:
-            reasons = ["request: not the one that this run id was made for"]
-        else:
-            reasons = check_result(result, run_id=run.run_id, nonce=run.nonce, bound_request=bound)
-        if result.ended_at is not None:
-            age = datetime.now(UTC) - datetime.fromisoformat(result.ended_at)
-            if age < -MAX_CLOCK_LEAD:
-                reasons.append("ended_at: in the future")
-            elif age > MAX_AGE:
-                reasons.append("ended_at: longer ago than a tower keeps a run")
-        if run.prompt is not None and repeats_prompt(result, run.prompt):
-            reasons.append("measurement: repeats a piece of the prompt")
+        reasons = contradictions(result, run.run_id, run.nonce, run.prompt)
         if reasons:
             logger.warning("reply refused: %d checks failed", len(reasons))
             return self._roadmap(
                 "REPLY_REFUSED", "the tower's reply failed these checks: " + "; ".join(reasons), run=run
             )
-        word, why = self._attested(result)
+        word, why = attestation(result, self._tower_keys)
         tower: dict[str, Any] = {"id": self._settings.tower_host, "attested": word}
         if word == labels.FAILED:
             logger.warning("reply refused: the attestation failed")
@@ -345,29 +325,12 @@ class Runs:
         payload = measured_payload(result, cost_ratio=self._settings.cost_ratio, tower=tower)
         receipt, stored = self._issuer.measured(payload, run.answer_by)
         answer = Answer(200, dict(receipt), {"Link": receipt_link(receipt)} if stored else {})
-        if bound["include_output"] and result.output is not None:
+        if result.request["include_output"] and result.output is not None:
             if "\ufffd" in result.output:
                 answer.body["output_note"] = UNCHECKED_OUTPUT
             else:
                 answer.body["output"] = result.output
         return answer
-
-    def _attested(self, result: ResultFrame) -> tuple[str, str]:
-        """Check who signed the result: VERIFIED, UNPINNED or FAILED, and why it failed."""
-        if self._tower_keys is None and result.attestation is None:
-            return labels.UNPINNED, ""
-        if result.attestation is None:
-            return labels.FAILED, "the tower has not signed its result, and its key is pinned on this edge"
-        if result.ended_at is None:
-            return labels.FAILED, "the tower has signed a result without a time"
-        try:
-            frame = result.model_dump(mode="json")
-            key = check_attestation(frame["attestation"], attested(frame), self._tower_keys)
-        except SpecdecError as error:
-            return labels.FAILED, f"the tower's signature over its result does not hold: {error.cause}"
-        if key is not None and not key.is_valid(datetime.now(UTC)):
-            return labels.FAILED, "the tower's key that signed its result is pinned for another time than now"
-        return (labels.UNPINNED if self._tower_keys is None else labels.VERIFIED), ""
 
     def _roadmap(
         self,

@@ -34,7 +34,7 @@ from tests.edge.fake_tower import (
 )
 from tests.edge.limits_bench import TABLE, Clock, Table, charged_in_file, charged_in_table
 from tests.edge.limits_crowd import NOON, TODAY
-from tests.edge.support import PROMPT, Client, assert_problem, assert_roadmap, client
+from tests.edge.support import PROMPT, WAIT_S, Client, assert_problem, assert_roadmap, client
 from tests.edge.test_signing import aws_environment
 from tests.edge.test_signing import closed_port as closed_port_number
 
@@ -171,6 +171,19 @@ def test_repeat_costs_nothing(file: Path) -> None:
         again = edge.run(key).payload
     assert (again["measured"], again["run_id"]) == ("MEASURED", first["run_id"])
     assert charged(file) == DEADLINE_MS
+
+
+def test_repeat_is_not_waited_for(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is asked for again with its key is waited for a moment only, whatever the caller would wait."""
+    monkeypatch.setattr("edge.conversation.REPEAT_S", 0.2)
+    with FakeTower(lambda _, connection, frame: say(connection, accepted(frame))) as tower:
+        edge = budget(tower.url, file)
+        key = {"idempotency-key": "one"}
+        first = edge.run({**key, **ASYNC})
+        again = edge.run(key)
+    assert [first.status, again.status] == [202, 202]
+    assert again.payload["run_id"] == first.payload["run_id"]
+    assert 0.2 <= again.seconds < WAIT_S / 2
 
 
 @pytest.mark.parametrize("busy_s", [12.3456, 0.0, 0])
