@@ -6,6 +6,8 @@
 * `receipts`: making, signing and storing receipts, and what that adds to a run (receipts.*)
 * `notice`: how soon a pair that comes or goes is told (notice.*)
 * `edge`: cold starts and warm answers against a minimal resolver, memory, size, and the hop to the tower (edge.*)
+* `fuzz`: the edge's answers to a fuzzer, with the tower down and up (fuzz.*)
+* `storm`: many clients at once while the agent is killed (storm.*)
 * `peer`: our loop against llama.cpp's own server, built and run like ours, and every format alone (peer-PAIR.*)
 """
 
@@ -23,6 +25,7 @@ from bench import (
     coldstart,
     crosscheck,
     curve,
+    endurance,
     formats,
     hop,
     lengths,
@@ -35,7 +38,7 @@ from bench import (
 )
 from bench.models import BenchPair, embedded, embedded_files, smollm2, smollm2_files, tokens
 
-PARTS = ("curve", "lengths", "crosscheck", "receipts", "notice", "edge", "peer")
+PARTS = ("curve", "lengths", "crosscheck", "receipts", "notice", "edge", "fuzz", "storm", "peer")
 KS = (4, 6)
 
 
@@ -85,7 +88,7 @@ def _curve(options: argparse.Namespace) -> tuple[str, dict[str, Any], str]:
 
 def _lengths(options: argparse.Namespace) -> tuple[str, dict[str, Any], str]:
     results = {}
-    for pair in _pairs(options):
+    for pair in _pairs(options, options.prompts):
         print(pair.name, flush=True)
         choice = choose_pair(draft=pair.draft, target=pair.target)
         loaded: LoadedPair = load_pair(choice, n_ctx=1024, threads=options.threads)
@@ -120,11 +123,21 @@ def _edge(options: argparse.Namespace) -> tuple[str, dict[str, Any], str]:
     return "edge", {"instance": instance, "hop": hop.summary(way)}, table
 
 
+def _fuzz(options: argparse.Namespace) -> tuple[str, dict[str, Any], str]:
+    result = endurance.fuzzed(2_000, 200) if options.quick else endurance.fuzzed(20_000, 2_000)
+    return "fuzz", result, endurance.fuzzed_markdown(result)
+
+
+def _storm(options: argparse.Namespace) -> tuple[str, dict[str, Any], str]:
+    result = endurance.stormed(50, 15.0) if options.quick else endurance.stormed(200, 60.0)
+    return "storm", result, endurance.stormed_markdown(result)
+
+
 def _peer(options: argparse.Namespace) -> tuple[str, dict[str, Any], str]:
     binary = peer.server_binary(options.peer_dir)
     compared: dict[str, list[dict[str, Any]]] = {}
     alone = {}
-    for pair in _pairs(options):
+    for pair in _pairs(options, min(2, options.prompts)):  # SmolLM2 takes its time
         model = pair.name.partition(" ")[0]
         print(pair.name, flush=True)
         count = (256 if model == "embedded" else 128) // (2 if options.quick else 1)
@@ -140,10 +153,10 @@ def _peer(options: argparse.Namespace) -> tuple[str, dict[str, Any], str]:
     return f"peer-{options.pair}", result, tables.peer(compared, alone)
 
 
-def _pairs(options: argparse.Namespace) -> list[BenchPair]:
+def _pairs(options: argparse.Namespace, of_smollm2: int) -> list[BenchPair]:
     pairs = [] if options.pair == "smollm2" else [embedded(options.prompts)]
     if options.pair != "embedded":
-        pairs += [smollm2(draft, min(2, options.prompts)) for draft in ("q8_0", "q4_1")]
+        pairs += [smollm2(draft, of_smollm2) for draft in ("q8_0", "q4_1")]
     return pairs
 
 
@@ -154,6 +167,8 @@ _MEASURES = {
     "receipts": _receipts,
     "notice": _notice,
     "edge": _edge,
+    "fuzz": _fuzz,
+    "storm": _storm,
     "peer": _peer,
 }
 

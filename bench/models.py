@@ -19,6 +19,7 @@ import llama_cpp
 
 from agent.llama import Weights
 from agent.pairs import EMBEDDED
+from shared.prompts import own
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "governed-specdec"
 FORMATS = {
@@ -26,12 +27,12 @@ FORMATS = {
     "f16": llama_cpp.LLAMA_FTYPE_MOSTLY_F16,
     "q8_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0,
 }
-
 SMOLLM2_PROMPTS = (
     ("prose", "The lighthouse keeper had not spoken to anyone for a month when the boat finally came."),
     ("prose", "Explain to a child why the sea is salty and the rivers that feed it are not."),
     ("code", "def moving_average(values, width):\n    "),
     ("code", "# Read a CSV file and print the sum of each column\nimport csv\n"),
+    *((one.domain, one.text) for one in own()),
 )
 
 

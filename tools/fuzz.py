@@ -227,6 +227,12 @@ def _is_fault(context: Any, failure: Any, case: Any, response: Any) -> bool:
     return not (response.status_code == 422 and response.json().get("detail") == KEY_REUSED)
 
 
+def fuzz_local(*, cases: int, seed: int, agent: bool) -> Tally:
+    """Starts an edge, and with `agent` a tower, and fuzzes it."""
+    with _edge(agent) as url:
+        return fuzz(url, cases=cases, seed=seed, agent=agent)
+
+
 @contextmanager
 def _edge(agent: bool) -> Iterator[str]:
     """Runs an edge that signs and stores, without limits on its callers; yields its address."""
@@ -257,8 +263,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     leave_on_sigterm()
     began = time.monotonic()
-    with _edge(arguments.agent) as url:
-        tally = fuzz(url, cases=arguments.cases, seed=arguments.seed, agent=arguments.agent)
+    tally = fuzz_local(cases=arguments.cases, seed=arguments.seed, agent=arguments.agent)
     print(tally.report())
     print(f"seed {arguments.seed}, {time.monotonic() - began:.0f} s")
     return 1 if tally.failures or tally.server_errors else 0

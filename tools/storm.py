@@ -172,6 +172,27 @@ async def storm(service: Service, count: int, seconds: float, seed: int) -> dict
     }
 
 
+def storm_local(clients: int, seconds: float, seed: int, state: Path | None = None) -> dict[str, Any]:
+    """Starts an agent and an edge and lets the storm loose on them.
+
+    Args:
+        clients: How many ask at once.
+        seconds: For how long.
+        seed: For who does what when.
+        state: Folder to keep logs in; None keeps none.
+
+    Raises:
+        RuntimeError: If they do not start.
+        httpx.HTTPError: If the edge is not there at the start or at the end.
+    """
+    with ExitStack() as stack:
+        folder = state or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="specdec-storm-")))
+        folder.mkdir(exist_ok=True)
+        service = Service(folder, {**os.environ, "SPECDEC_THREADS": "1"})
+        with service.running():
+            return asyncio.run(storm(service, clients, seconds, seed))
+
+
 async def _weigh(service: Service, done: Storm, over: asyncio.Event) -> None:
     """Weighs the processes all along, and sees how late this one is."""
     while not over.is_set():
@@ -328,18 +349,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--state", type=Path, help="folder to keep logs in (default: none is kept)")
     options = parser.parse_args(argv)
     leave_on_sigterm()
-    with ExitStack() as stack:
-        folder = options.state or Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="specdec-storm-"))
-        )
-        folder.mkdir(exist_ok=True)
-        service = Service(folder, {**os.environ, "SPECDEC_THREADS": "1"})
-        try:
-            with service.running():
-                told = asyncio.run(storm(service, options.clients, options.seconds, options.seed))
-        except (RuntimeError, httpx.HTTPError) as error:
-            print(f"storm: {error}", file=sys.stderr)
-            return 1
+    try:
+        told = storm_local(options.clients, options.seconds, options.seed, options.state)
+    except (RuntimeError, httpx.HTTPError) as error:
+        print(f"storm: {error}", file=sys.stderr)
+        return 1
     print(json.dumps(told, indent=1))
     return 1 if told["faults"] else 0
 

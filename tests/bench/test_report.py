@@ -70,3 +70,9 @@ def test_a_failed_conversion_leaves_nothing_behind_that_looks_done(
     with pytest.raises(RuntimeError, match="could not make f16"):
         models.requantised(tmp_path / "q4_1.gguf", "f16", tmp_path)
     assert not (tmp_path / "f16.gguf").exists()
+
+
+def test_prompts_of_both_kinds() -> None:
+    """SmolLM2 has eight prompts of each domain, none twice."""
+    assert len(set(models.SMOLLM2_PROMPTS)) == 16
+    assert [domain for domain, _ in models.SMOLLM2_PROMPTS].count("code") == 8
