@@ -17,8 +17,8 @@ from edge.openapi_parts import (
     RETRY_AFTER,
     RUN_ID,
     always,
+    answer_of,
     content,
-    json_answer,
     links_to_receipt,
     links_to_run,
     operation,
@@ -80,7 +80,7 @@ def _page() -> dict[str, Any]:
 
 
 def _health() -> dict[str, Any]:
-    answer = json_answer("Health", "Always, while the edge lives", FRESH)
+    answer = answer_of("Health", "Always, while the edge lives", FRESH)
     return operation("health", "Is a same-family pair live on the tower?", {200: answer}, gateway_5xx=True)
 
 
@@ -113,7 +113,7 @@ def _curve(k: int, cost_ratio: float) -> dict[str, Any]:
         IF_NONE_MATCH,
     ]
     headers = {**FRESH, "ETag": text_header("Unless it is stored, or should be signed and is not"), **LINK}
-    curve = json_answer("CurveReceipt", "The modeled curve", headers, links_to_receipt())
+    curve = answer_of("CurveReceipt", "The modeled curve", headers, links_to_receipt())
     return operation(
         "curve",
         "The modeled speedup curve (Leviathan et al. 2023)",
@@ -168,7 +168,7 @@ def _run(k: int) -> dict[str, Any]:
 
 
 def _ended(headers: dict[str, Any]) -> dict[str, Any]:
-    return json_answer(
+    return answer_of(
         "RunReceipt",
         "Measured; or nothing was, and `roadmap` says why",
         {**FRESH, **LINK, **RETRY_AFTER, **headers},
@@ -177,10 +177,15 @@ def _ended(headers: dict[str, Any]) -> dict[str, Any]:
 
 
 def _running(headers: dict[str, Any]) -> dict[str, Any]:
-    return json_answer(
+    return answer_of(
         "RunningReceipt",
         "The tower has the run and is not done with it",
-        {**FRESH, **always("Location", "Where to ask after the run"), **always(**RETRY_AFTER), **headers},
+        {
+            **FRESH,
+            **always({"Location": text_header("Where to ask after the run")}),
+            **always(RETRY_AFTER),
+            **headers,
+        },
         links_to_run(),
     )
 
@@ -202,14 +207,14 @@ def _run_cancel() -> dict[str, Any]:
 
 
 def _stored_receipt() -> dict[str, Any]:
-    headers = {**FRESH, "ETag": text_header("If the receipt is signed"), **always(**LINK)}
-    answers = {200: json_answer("Receipt", "The receipt", headers), 304: RECEIPT_NOT_MODIFIED}
+    headers = {**FRESH, "ETag": text_header("If the receipt is signed"), **always(LINK)}
+    answers = {200: answer_of("Receipt", "The receipt", headers), 304: RECEIPT_NOT_MODIFIED}
     return operation("receipt", "A stored receipt", answers, (404,), parameters=[DIGEST, IF_NONE_MATCH])
 
 
 def _stored_payload() -> dict[str, Any]:
     answers = {
-        200: json_answer("Payload", "The exact bytes that the digest is of", CACHED),
+        200: answer_of("Payload", "The exact bytes that the digest is of", CACHED),
         304: NOT_MODIFIED,
     }
     return operation(
@@ -223,12 +228,12 @@ def _stored_payload() -> dict[str, Any]:
 
 def _keys() -> dict[str, Any]:
     answers = {
-        200: json_answer("Keys", "Public keys of this edge and its tower", CACHED),
+        200: answer_of("Keys", "Public keys of this edge and its tower", CACHED),
         304: NOT_MODIFIED,
     }
     return operation("keys", "The keys that receipts are signed by", answers, parameters=[IF_NONE_MATCH])
 
 
 def _openapi() -> dict[str, Any]:
-    answers = {200: json_answer("Document", "This document", CACHED), 304: NOT_MODIFIED}
+    answers = {200: answer_of("Document", "This document", CACHED), 304: NOT_MODIFIED}
     return operation("openapi", "This document", answers, parameters=[IF_NONE_MATCH])

@@ -36,22 +36,20 @@ def text_header(description: str) -> Part:
     return {"schema": {"type": "string"}, "description": description}
 
 
-def always(name: str = "", description: str = "", **headers: Part) -> Part:
-    """Returns headers that an answer has without fail: a new one, or some that others may have."""
-    if name:
-        headers[name] = text_header(description)
-    return {each: {**header, "required": True} for each, header in headers.items()}
+def always(headers: Part) -> Part:
+    """Returns headers, by name, as ones that an answer has without fail."""
+    return {name: {**header, "required": True} for name, header in headers.items()}
 
 
 RETRY_AFTER: Final[Part] = {
     "Retry-After": {"schema": {"type": "string", "pattern": "^[0-9]+$"}, "description": "Seconds"}
 }
 LINK: Final[Part] = {"Link": text_header("Where the receipt is stored, if it is (RFC 8288)")}
-FRESH: Final[Part] = always("Cache-Control", "RFC 9111")
-CACHED: Final[Part] = {**FRESH, **always("ETag", "RFC 9110 section 8.8.3")}
+FRESH: Final[Part] = always({"Cache-Control": text_header("RFC 9111")})
+CACHED: Final[Part] = {**FRESH, **always({"ETag": text_header("RFC 9110 section 8.8.3")})}
 _PROBLEM_HEADERS: Final[Part] = {"Cache-Control": text_header("`no-store`, if it is the service's")}
 NOT_MODIFIED: Final[Part] = {"description": "What the caller keeps is what there is", "headers": CACHED}
-RECEIPT_NOT_MODIFIED: Final[Part] = {**NOT_MODIFIED, "headers": {**CACHED, **always(**LINK)}}
+RECEIPT_NOT_MODIFIED: Final[Part] = {**NOT_MODIFIED, "headers": {**CACHED, **always(LINK)}}
 
 IF_NONE_MATCH: Final[Part] = {
     "name": "If-None-Match",
@@ -113,7 +111,7 @@ def content(schema: Part, media_type: str = "application/json") -> Part:
     return {media_type: {"schema": schema}}
 
 
-def json_answer(schema: str, description: str, headers: Part, links: Part | None = None) -> Part:
+def answer_of(schema: str, description: str, headers: Part, links: Part | None = None) -> Part:
     """Returns an answer whose body is of a schema."""
     answer = {"description": description, "headers": headers, "content": content(ref(schema))}
     return {**answer, "links": links} if links else answer

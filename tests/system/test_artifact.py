@@ -9,8 +9,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -25,11 +23,12 @@ from moto.server import ThreadedMotoServer
 from edge.observe import FIELDS, NAMESPACE
 from shared.labels import BASE_PATH
 from shared.verify import verify_receipt
+from tests.checkout import checkout, run
 from tests.edge.fake_tower import FakeTower, closed_port
-from tests.edge.support import SCALE, TOKEN
+from tests.edge.support import TOKEN
 from tests.lambda_runtime import over_http
 from tests.lambda_runtime.over_http import Answer
-from tests.lambda_runtime.sandbox import ARCH, CREDENTIALS, LAYER, OFFLINE, Sandbox, sandbox
+from tests.lambda_runtime.sandbox import ARCH, CREDENTIALS, LAYER, Sandbox, sandbox
 from tools import build
 from tools.stack import listening
 
@@ -51,43 +50,21 @@ HEALTH = EVENTS["health"]
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The work tree's files in a repository of their own, so that new ones are built in too."""
     folder = tmp_path_factory.mktemp("checkout")
-    sources = ["edge", "shared", "tools", "template.yaml", "pyproject.toml"]
-    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *sources]
-    for name in filter(None, _run(listing, ROOT).split("\0")):
-        if (ROOT / name).exists():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, folder / name)
-    _run(["git", "init", "--quiet"], folder)
-    _run(["git", "add", "--all"], folder)
-    return folder
+    return checkout(folder, "edge", "shared", "tools", "template.yaml", "pyproject.toml")
 
 
 @pytest.fixture(scope="module")
-def artifact(checkout: Path) -> Path:
+def artifact(source: Path) -> Path:
     """What `sam build` puts together for this machine's architecture."""
     sam = Path(sys.executable).with_name("sam")
-    home = checkout.with_name("home")
+    home = source.with_name("home")
     home.mkdir(exist_ok=True)
     environ = {"ARCH": ARCH, "PYTHON": sys.executable, "HOME": str(home), "SAM_CLI_TELEMETRY": "0"}
-    _run([str(sam), "build", "--region", "us-east-1"], checkout, **environ)
-    return checkout / ".aws-sam" / "build" / "EdgeFunction"
-
-
-def _run(command: list[str], folder: Path, **environ: str) -> str:
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, **OFFLINE, **environ},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240 * SCALE,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    run([str(sam), "build", "--region", "us-east-1"], source, **environ)
+    return source / ".aws-sam" / "build" / "EdgeFunction"
 
 
 @dataclass(frozen=True)
@@ -107,7 +84,7 @@ class Pair:
 
 @pytest.fixture(scope="module", params=["tower up", "tower down"])
 def pair(
-    checkout: Path, artifact: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+    source: Path, artifact: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Pair]:
     """Both of them, in both weathers; they sign by one key and store receipts in a folder each."""
     folder = tmp_path_factory.mktemp("pair")
@@ -126,7 +103,7 @@ def pair(
             "FROZEN_BUILD_FILE": str(artifact / build.BUILD_FILE),
             # The files that were built, whatever has become of the work tree since.
             "PYTHONSAFEPATH": "1",
-            "PYTHONPATH": os.pathsep.join(map(str, (checkout, ROOT))),
+            "PYTHONPATH": os.pathsep.join(map(str, (source, ROOT))),
         }
         local = listening("tests.lambda_runtime.frozen_edge", arguments, folder, environ)
         _, url = stack.enter_context(local)
@@ -202,10 +179,10 @@ def test_limit_is_reached_alike(pair: Pair) -> None:
     assert statuses == sorted(statuses)
 
 
-def test_artifact_is_small(checkout: Path, artifact: Path, tmp_path: Path) -> None:
+def test_artifact_is_small(source: Path, artifact: Path, tmp_path: Path) -> None:
     """Unpacked, without the AWS SDK, it has at most 35 MB for either processor; only edge/ and shared/ are ours."""
     (other,) = set(build.PLATFORMS) - {ARCH}
-    _run([sys.executable, "-m", "tools.build", "--arch", other, "--into", str(tmp_path / "other")], checkout)
+    run([sys.executable, "-m", "tools.build", "--arch", other, "--into", str(tmp_path / "other")], source)
     for folder in (artifact, tmp_path / "other"):
         files = dict(build.walk(folder))
         assert 20_000_000 < sum(path.stat().st_size for path in files.values()) <= LIMIT

@@ -8,8 +8,6 @@ import io
 import json
 import os
 import re
-import shutil
-import subprocess
 import sys
 import zipfile
 from collections.abc import Mapping
@@ -24,12 +22,12 @@ from edge import build_info
 from shared import dsse
 from shared.keyfile import load_or_create
 from shared.keys import load_keys
-from tests.lambda_runtime.sandbox import OFFLINE, lambda_python
+from tests.checkout import ROOT, checkout, run
+from tests.lambda_runtime.sandbox import lambda_python
 from tools import build, verify_build
 
-ROOT = Path(__file__).parents[2]
+SOURCES = ("edge", "shared", "tools", "pyproject.toml")
 HEALTH = ROOT / "events" / "health.json"
-SCALE = float(os.environ.get("SPECDEC_TEST_TIMEOUT_SCALE", "1"))
 ZIP, SBOM, STATEMENT, ENVELOPE = (
     f"specdec-edge-x86_64.{ending}"
     for ending in ("zip", "cdx.json", "provenance.json", "provenance.dsse.json")
@@ -81,52 +79,18 @@ class Built:
         return value
 
 
-def _run(command: list[str], folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, **OFFLINE, **environ},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240 * SCALE,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
-
-
-def _checkout(folder: Path) -> Path:
-    """Commits the work tree's own files, the new ones too, to a new repository."""
-    named = _run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--"]
-        + ["edge", "shared", "tools", "pyproject.toml"],
-        ROOT,
-    ).stdout
-    for name in filter(None, named.split("\0")):
-        if (ROOT / name).exists():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, folder / name)
-    who = ["-c", "user.name=Tester", "-c", "user.email=tester@example.org", "-c", "commit.gpgsign=false"]
-    _run(["git", "init", "--quiet"], folder)
-    _run(["git", "add", "--all"], folder)
-    when = "2026-11-30T00:00:00Z"
-    commit = ["git", *who, "commit", "--quiet", "--message", "All"]
-    _run(commit, folder, GIT_AUTHOR_DATE=when, GIT_COMMITTER_DATE=when)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """Two builds that differ in everything that must not matter: place, time, umask, time zone, order of hashes."""
-    first = _checkout(tmp_path_factory.mktemp("here"))
-    second = _checkout(tmp_path_factory.mktemp("there") / "and" / "deeper")
+    first = checkout(tmp_path_factory.mktemp("here"), *SOURCES)
+    second = checkout(tmp_path_factory.mktemp("there") / "and" / "deeper", *SOURCES)
     (second / "edge" / "left-behind.txt").write_text("not tracked")
     for path in (second / "edge").iterdir():
         os.utime(path, (10**9, 10**9))
     command = [sys.executable, "-m", "tools.build", "--arch", "x86_64"]
-    _run(command, first, PYTHONHASHSEED="1", TZ="UTC")
+    run(command, first, PYTHONHASHSEED="1", TZ="UTC")
     masked = ["sh", "-c", 'umask 077; exec "$@"', "sh", *command]
-    done = _run([*masked, "--signing-key", "key.pem"], second, PYTHONHASHSEED="2", TZ="Asia/Kathmandu")
+    done = run([*masked, "--signing-key", "key.pem"], second, PYTHONHASHSEED="2", TZ="Asia/Kathmandu")
     assert "left out, as git does not track them: edge/left-behind.txt" in done.stderr
     return Built(first / "dist", second / "dist", second)
 
@@ -215,7 +179,7 @@ def test_provenance_names_the_zip_and_its_materials(built: Built) -> None:
     assert definition["buildType"] == "https://a-11-oy.com/specdec/build/v1"
     assert definition["externalParameters"] == {"arch": "x86_64"}
     source, *wheels = definition["resolvedDependencies"]
-    commit = _run(["git", "rev-parse", "HEAD"], built.source).stdout.strip()
+    commit = run(["git", "rev-parse", "HEAD"], built.source).stdout.strip()
     assert (source["digest"], source["annotations"]) == ({"gitCommit": commit}, {"dirty": False})
     locked = _locked()
     assert [wheel["name"] for wheel in wheels] == sorted(locked)
@@ -280,7 +244,7 @@ def test_sam_gets_the_same_files(built: Built, tmp_path: Path) -> None:
     target = tmp_path / "EdgeFunction"
     target.mkdir()
     make = ["make", "--makefile", str(built.source / "edge" / "Makefile"), "build-EdgeFunction"]
-    _run(make, built.source, ARTIFACTS_DIR=str(target), ARCH="x86_64", PYTHON=sys.executable)
+    run(make, built.source, ARTIFACTS_DIR=str(target), ARCH="x86_64", PYTHON=sys.executable)
     assert dict(_contents(target)) == built.files
     assert verify_build.main([str(target), "--provenance", str(built.first / STATEMENT)]) == 0
     (target / "edge" / "app.py").write_text("")
@@ -291,7 +255,7 @@ def test_sam_gets_the_same_files(built: Built, tmp_path: Path) -> None:
 def test_arm_gets_arm_libraries(built: Built, tmp_path: Path) -> None:
     """The lock has the wheels of the other architecture too, and every native library is for it."""
     target = tmp_path / "arm64"
-    _run([sys.executable, "-m", "tools.build", "--arch", "arm64", "--into", str(target)], built.source)
+    run([sys.executable, "-m", "tools.build", "--arch", "arm64", "--into", str(target)], built.source)
     libraries = [path for path in target.rglob("*") if ".so" in path.suffixes]
     assert len(libraries) >= 4
     for path in libraries:  # the field e_machine of the ELF header: 183 is AArch64
@@ -345,7 +309,7 @@ def test_artifact_answers_alone(built: Built, tmp_path: Path) -> None:
     with zipfile.ZipFile(built.first / ZIP) as archive:
         archive.extractall(target)  # noqa: S202 - made by this test
     # -I and -S: no environment variable, no site-packages and no current folder reach the path.
-    done = _run(
+    done = run(
         [lambda_python(), "-I", "-S", "-B", "-c", INVOKE, str(target), str(HEALTH)],
         tmp_path,
         SPECDEC_TOWER_URL="ws://127.0.0.1:9/specdec",
@@ -541,7 +505,7 @@ def test_provenance_says_when_the_tree_is_dirty(tmp_path: Path) -> None:
         told: bool = value["predicate"]["buildDefinition"]["resolvedDependencies"][0]["annotations"]["dirty"]
         return told
 
-    _checkout(tmp_path)
+    checkout(tmp_path, *SOURCES)
     assert not dirty()
     (tmp_path / "edge" / "new.py").write_text("")
     assert not dirty()
@@ -556,7 +520,7 @@ def test_sources_must_be_files_under_git(tmp_path: Path) -> None:
     """A tracked file that is gone or a link is refused, and so is a folder that git does not know."""
     with pytest.raises(build.BuildError, match="git does not know this checkout"):
         build.sources(tmp_path)
-    _checkout(tmp_path)
+    checkout(tmp_path, *SOURCES)
     (tmp_path / "shared" / "curve.py").unlink()
     with pytest.raises(build.BuildError, match="git tracks shared/curve.py, but"):
         build.sources(tmp_path)
