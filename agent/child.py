@@ -28,6 +28,14 @@ on two cores decoding came to a stand, and with this setting to a fifth of its s
 fast with either. A shorter spin than this slows the change between draft and target.
 """
 
+GIVES_BACK = ("MALLOC_MMAP_THRESHOLD_", str(4 * 2**20))
+"""From how many bytes on memory is the system's again as soon as it is freed (glibc; mallopt(3), M_MMAP_THRESHOLD).
+
+By itself glibc raises that with every larger block that is freed, and what models leave behind is then too fragmented
+for the next ones: after two reloads of the embedded pair a worker held 107 MiB of its own where 70 had done. Contexts
+are larger than this, and what a step needs (a row of logits and copies of it) is smaller.
+"""
+
 NO_BACKTRACE = ("GGML_NO_BACKTRACE", "1")
 """A dying llama.cpp calls a debugger on itself, which takes seconds and writes memory addresses into the log."""
 
@@ -52,8 +60,8 @@ class Child:
         """
         # The worker needs none of our settings, and the token least of all.
         environ = {name: value for name, value in os.environ.items() if not name.startswith("SPECDEC_")}
-        environ.setdefault(*SHORT_SPIN)
-        environ.setdefault(*NO_BACKTRACE)
+        for name, value in (SHORT_SPIN, GIVES_BACK, NO_BACKTRACE):
+            environ.setdefault(name, value)
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
