@@ -15,8 +15,23 @@ from edge.deadline import NEVER, Deadline
 
 TIMEOUT_S = 0.8
 ATTEMPTS = 2
-CALL_S = 2 * TIMEOUT_S * ATTEMPTS + 1.0
-"""Longest call: connecting and reading time out in each attempt, and between them is a pause of at most a second."""
+
+
+def longest(attempts: int) -> float:
+    """Return the seconds that a call takes at worst: to connect and to read in each attempt, with a pause between.
+
+    Not counted is what has no limit of its own: the resolver, each further address of a name, and an answer that drips.
+    For that each answer has a second in reserve (`edge.app.RESERVE_S`).
+    """
+    return 2 * TIMEOUT_S * attempts + (attempts - 1) * 1.0
+
+
+CALL_S = longest(ATTEMPTS)
+"""Longest call of a service that may be asked twice."""
+
+IDLE_S = 30.0
+"""Connections that were not used for so long are not used again: an instance is frozen between invocations, and what it
+finds then may be closed at the other end."""
 
 PAUSE_S = 20.0
 """For so long a service is left alone after it has failed."""
@@ -54,6 +69,8 @@ class AwsService:
         who: str,
         client: Callable[[], Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        attempts: int = ATTEMPTS,
     ) -> None:
         """Names the service; nothing is called yet.
 
@@ -62,7 +79,14 @@ class AwsService:
             who: What to call it in messages.
             client: Makes the client; by default boto3 with the limits above.
             clock: Seconds, for the pause after a failure.
+            attempts: How often a call may be sent; 1 where sending it twice would do it twice.
+
+        Attributes:
+            call_s: Seconds that a call takes at worst.
         """
+        self.call_s = longest(attempts)
+        self._attempts = attempts
+        self._used_at = time.time()
         self._service = service
         self._who = who
         self._make_client = client or self._usual_client
@@ -78,7 +102,7 @@ class AwsService:
         Args:
             operation: boto3's name for what to do.
             by: When this must be done, and as many further calls as `calls` counts.
-            calls: How many calls there must be time for, each of `CALL_S` seconds at worst.
+            calls: How many calls there must be time for, each of `call_s` seconds at worst.
             parameters: The operation's.
 
         Raises:
@@ -96,8 +120,12 @@ class AwsService:
             if self._client is None:
                 self._client = self._make_client()
             # Only now: loading the SDK takes time as well.
-            if by.remaining() < calls * CALL_S:
+            if by.remaining() < calls * self.call_s:
                 raise AwsNoTime(f"no time was left to ask {self._who}")
+            # By the wall's clock, as the other may stand still while the instance is frozen.
+            if not 0 <= time.time() - self._used_at < IDLE_S:
+                self._client.close()
+            self._used_at = time.time()
             answer: dict[str, Any] = getattr(self._client, operation)(**parameters)
         except ClientError as error:
             response: dict[str, Any] = dict(error.response)
@@ -119,7 +147,7 @@ class AwsService:
         limits = Config(
             connect_timeout=TIMEOUT_S,
             read_timeout=TIMEOUT_S,
-            retries={"total_max_attempts": ATTEMPTS, "mode": "standard"},
+            retries={"total_max_attempts": self._attempts, "mode": "standard"},
         )
         make: Any = boto3.client  # typed for names of services that are known to the checker
         return make(self._service, config=limits)

@@ -23,6 +23,10 @@ class Deadline:
         """Return the seconds left, never less than zero."""
         return max(0.0, self.at - time.monotonic())
 
+    def later(self, seconds: float) -> Deadline:
+        """Return the deadline ``seconds`` after this one."""
+        return Deadline(self.at + seconds)
+
     def sooner(self, seconds: float) -> Deadline:
         """Return this deadline or the one ``seconds`` from now, whichever comes first."""
         return min(self, Deadline.after(seconds), key=lambda deadline: deadline.at)

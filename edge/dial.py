@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import queue
 import socket
 import threading
@@ -12,6 +11,9 @@ from urllib.parse import urlsplit
 
 from edge.deadline import Deadline
 from edge.faults import FaultKind, TowerFault
+
+UNREAD_MS = 5000
+"""A connection whose other end has not taken what was sent to it for so long is given up (tcp(7), TCP_USER_TIMEOUT)."""
 
 _Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
 
@@ -37,6 +39,9 @@ def dial(url: str, deadline: Deadline) -> socket.socket:
             sock.settimeout(max(0.01, deadline.remaining() / (len(addresses) - index)))
             sock.connect(address)
             sock.settimeout(None)
+            # What is sent has no other limit: a tower that has gone, or reads no more, would hold the invocation.
+            if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux, and so Lambda
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
             return sock
         except OSError as error:
             timed_out = isinstance(error, TimeoutError)
@@ -72,8 +77,10 @@ def _resolve(host: str, port: int, deadline: Deadline) -> Sequence[_Address]:
 
 
 def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host)
+        except (OSError, ValueError):
+            continue
+        return True
+    return False

@@ -55,7 +55,7 @@ class Prober:
                 from shared.wire import CapabilityFrame, ProbeFrame
 
                 session.send(ProbeFrame())
-                frame = session.receive(deadline)
+                frame = session.receive(deadline.later(self._tower.loading_s))
         except TowerFault as fault:
             return fault
         if not isinstance(frame, CapabilityFrame):

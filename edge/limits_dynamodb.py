@@ -3,8 +3,8 @@
 Each item's `key` says what it counts: `caller#…` holds `arrival`, `day#…` holds `used` and the set `open_runs`, `run#…`
 holds what the run has `reserved` of which `day_number`; times are milliseconds, and `expires` is the table's time to
 live. Needs `dynamodb:UpdateItem` and `dynamodb:GetItem` on the table. A usual run costs five or six writes: one or two
-to admit it, two to reserve, two to settle. An instance that ends between two of them leaves too much charged, never too
-little.
+to admit it, two to reserve, two to settle. Each is sent once, as sums that are sent twice may be added twice: a write
+whose answer is lost, and an instance that ends between two of them, leave too much charged, never too little.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DynamoLimits:
         self._table = table
         self._allowance = allowance
         self._clock = clock
-        self._dynamodb = AwsService("dynamodb", "the table of limits", client)
+        self._dynamodb = AwsService("dynamodb", "the table of limits", client, attempts=1)
 
     def admit(self, client: str, by: Deadline) -> float:
         """Counts a caller's run; see `edge.limits.Limits`."""
@@ -83,11 +83,13 @@ class DynamoLimits:
         in_all = milliseconds(self._allowance.gpu_seconds_per_day)
         # As many as the budget has room for are open at most.
         remembered: dict[str, Any] = {"runs": {run}} if in_all <= OPEN_MOST * wanted else {}
+        # Not begun without time for the run's part, and for giving back where that shows that it has one already.
         enough, today = self._update(
             by,
             f"day#{day}",
             "SET expires = :expires ADD used :wanted" + (", open_runs :runs" if remembered else ""),
             "attribute_not_exists(used) OR used <= :left",
+            calls=3,
             expires=expires,
             wanted=wanted,
             left=in_all - wanted,

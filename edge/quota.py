@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable, Collection
 from typing import Final, TypeVar
 
 from edge import observe
 from edge.deadline import Deadline
-from edge.limits import Allowance, Limits, LimitsDown, LocalLimits, NoTime, Reservation, subscriber
+from edge.limits import OPEN_MOST, Allowance, Limits, LimitsDown, LocalLimits, NoTime, Reservation, subscriber
 from edge.problems import Problem
 from shared.runid import RunKeys
 from shared.wire import ErrorCode, FailedFrame, ResultFrame
@@ -42,14 +43,24 @@ T = TypeVar("T")
 class Quota:
     """Counts callers' runs and the day's GPU time, where limits are set."""
 
-    def __init__(self, allowance: Allowance, deadline_s: float, shared: Limits | None = None) -> None:
+    def __init__(
+        self,
+        allowance: Allowance,
+        deadline_s: float,
+        shared: Limits | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         """Takes the limits.
 
         Args:
             allowance: What is allowed.
             deadline_s: What a run may take of the GPU at most.
             shared: Counts for all instances; None lets this one count by itself.
+            clock: Unix time.
         """
+        self._clock = clock
+        self._missing: dict[str, float] = {}
         self._allowance = allowance
         self._deadline_s = deadline_s
         self._alone: Limits = LocalLimits(allowance)
@@ -123,6 +134,12 @@ class Quota:
         """
         return self._given_back(lambda limits: limits.settle(run_id, busy_s, by))
 
+    def missing_s(self, run_id: str) -> float:
+        """Returns for how many seconds it has been known here that the tower does not know a run."""
+        if len(self._missing) >= OPEN_MOST:
+            self._missing.clear()
+        return self._clock() - self._missing.setdefault(run_id, self._clock())
+
     def close(self, run_ids: Collection[str], by: Deadline) -> None:
         """Lets nobody ask again after runs of whose end nothing can be learnt."""
         self._tell(lambda limits: limits.close(run_ids, by))
@@ -135,6 +152,10 @@ class Quota:
         with observe.phase("Limit"):
             try:
                 return question(self._shared)
+            except NoTime as late:
+                # No alarm, as in `_tell`.
+                logger.info("limits counted by this instance alone: %s", late)
+                return question(self._alone)
             except LimitsDown as down:
                 observe.uncounted()
                 logger.error("limits counted by this instance alone: %s", down)

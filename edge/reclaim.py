@@ -2,8 +2,8 @@
 
 A run has its whole deadline reserved until its end is known here, so runs that are left alone would drain the day's
 budget in minutes. When the budget refuses a run, the tower is asked, on the connection that is open already, how some
-of those that are open have ended, and what they did not use is given back: all of it where the tower
-never took the run.
+of those that are open have ended, and what they did not use is given back: all of it where the tower never took the
+run, which is known only once whoever reserved it can no longer send it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ RUNS: Final = 8
 TOWER_S: Final = 1.0
 """How long the tower has for all its answers."""
 
+OVER_S: Final = 30.0
+"""After so long no invocation is left that could still send the run that it has reserved."""
+
 ALL_S: Final = 2.0
-"""When nothing more is begun; a count that is under way then may still last `edge.aws.CALL_S`."""
+"""When nothing more is begun; a count that is under way then may still last two calls of `edge.aws`."""
 
 
 def reclaim(session: TowerSession, quota: Quota, open_runs: Iterable[str], by: Deadline) -> bool:
@@ -64,6 +67,8 @@ def reclaim(session: TowerSession, quota: Quota, open_runs: Iterable[str], by: D
             return False
         assert end.run_id is not None  # noqa: S101 - for the type checker: it is one that was asked for
         never_taken = isinstance(end, FailedFrame) and end.code is ErrorCode.NOT_FOUND
+        if never_taken and quota.missing_s(end.run_id) < OVER_S:
+            continue
         if never_taken or end.busy_s is not None:
             # A tower remembers for longer than the day that a run is open for: one that it does not know it never took.
             given_back = (

@@ -52,7 +52,12 @@ class Tower:
             token: What it is shown.
             authority: PEM of the authority whose certificates to trust; None trusts the usual ones.
             clock: Seconds, for the pause after a silence.
+
+        Attributes:
+            loading_s: Seconds that the last connection has spent on loading code and certificates, which is not the
+                tower's time.
         """
+        self.loading_s = 0.0
         self.url = url
         self.token = token
         self.authority = authority
@@ -113,7 +118,7 @@ class Tower:
             return self._open(within.sooner(connect_s), stack)
 
     def _open(self, deadline: Deadline, stack: ExitStack) -> TowerSession:
-        began = self._clock()
+        began, self.loading_s = self._clock(), 0.0
         deadline = deadline.sooner(OPEN_TIMEOUT_S)
         token = self.token.current()
         headers = {**self.token.headers(), **({"Authorization": f"Bearer {token}"} if token else {})}
@@ -121,11 +126,14 @@ class Tower:
             headers[CORRELATION_HEADER] = correlation_id
         try:
             sock = dial(self.url, deadline)
+            loading = self._clock()
             from edge.session import open_session
 
-            return open_session(self.url, sock, headers, self._tls, deadline, stack)
+            tls = self._tls
+            self.loading_s = self._clock() - loading
+            return open_session(self.url, sock, headers, tls, deadline.later(self.loading_s), stack)
         except TowerFault as fault:
             # A shorter wait, such as a probe's, may have been too short for a busy tower.
-            if fault.kind is FaultKind.SILENT and self._clock() - began >= OPEN_TIMEOUT_S:
+            if fault.kind is FaultKind.SILENT and self._clock() - began - self.loading_s >= OPEN_TIMEOUT_S:
                 self._left_alone_until = self._clock() + LEFT_ALONE_S
             raise

@@ -31,7 +31,9 @@ FALLBACK_REGION: Final = "us-east-1"
 """Where credentials are checked if no region is named yet."""
 
 _ALIAS: Final = re.compile(r"^( +)AutoPublishAlias: live$", re.MULTILINE)
-_ARCHITECTURE: Final = re.compile(r'\bArchitecture=["\']?(\w+)')
+_ARCHITECTURE: Final = re.compile(r'\bArchitecture=(["\']?)(\w+)\1')
+STACK: Final = "specdec"
+"""What SAM offers as the stack's name, and docs/deploy.md goes by."""
 
 
 class DeployError(Exception):
@@ -45,6 +47,13 @@ class Saved:
     arch: str | None = None
     region: str | None = None
     profile: str | None = None
+    overrides: tuple[str, ...] = ()
+
+    def overridden(self, arch: str) -> list[str]:
+        """Returns all parameters as SAM takes them, with this processor: what it is not given it would ask for anew."""
+        if self.arch is None:
+            return [*self.overrides, f"Architecture={arch}"]
+        return [_ARCHITECTURE.sub(f'Architecture="{arch}"', one) for one in self.overrides]
 
 
 def saved(root: Path) -> Saved | None:
@@ -66,9 +75,9 @@ def saved(root: Path) -> Saved | None:
         for name, value in default.get(command, {}).get("parameters", {}).items()
     }
     overrides = said.get("parameter_overrides", "")
-    text = overrides if isinstance(overrides, str) else " ".join(map(str, overrides))
-    found = _ARCHITECTURE.search(text)
-    return Saved(found[1] if found else None, said.get("region"), said.get("profile"))
+    texts = tuple(map(str, filter(None, [overrides] if isinstance(overrides, str) else overrides)))
+    found = _ARCHITECTURE.search(" ".join(texts))
+    return Saved(found[2] if found else None, said.get("region"), said.get("profile"), texts)
 
 
 def release_name(now: datetime, commit: str | None) -> str:
@@ -159,7 +168,9 @@ def deploy(root: Path, arch: str | None, guided: bool) -> int:
         return status
     if before is not None and not guided:
         return _run([sam, "deploy"], root)
-    status = _run([sam, "deploy", "--guided", "--parameter-overrides", f"Architecture={arch}"], root)
+    named = [] if before else ["--stack-name", STACK]
+    overrides = (before or Saved()).overridden(arch)
+    status = _run([sam, "deploy", "--guided", *named, "--parameter-overrides", *overrides], root)
     after = saved(root)
     if status or after is None or after.arch in (None, arch):
         return status

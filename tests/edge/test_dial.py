@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edge.deadline import Deadline
-from edge.dial import dial
+from edge.dial import UNREAD_MS, dial
 from edge.faults import FaultKind, TowerFault
 from tests.edge.support import SCALE, client
 
@@ -54,6 +54,14 @@ def test_no_address_can_be_used(without_ipv6: None, monkeypatch: pytest.MonkeyPa
     edge = client("ws://tower:1/")
     assert edge.get("/health").json["tower_reachable"] is False
     assert edge.run().payload["roadmap"]["code"] == "TOWER_UNREACHABLE"
+
+
+def test_what_is_sent_is_not_waited_for_without_end() -> None:
+    """The system gives a connection up whose other end takes nothing: sending has no limit of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"ws://127.0.0.1:{listener.getsockname()[1]}/"
+        with dial(url, Deadline.after(10 * SCALE)) as sock:
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == UNREAD_MS
 
 
 @pytest.mark.parametrize("host", ["[fe80::1%25nosuch]", "[fe80::1%nosuch]", "256.0.0.1", "xn--a", "b" * 64])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 
 import pytest
 
 from edge import health as health_module
+from edge.tower import Tower
 from tests.edge.fake_tower import CAPABILITY, FakeTower, black_hole, closed_port, failed, say, says_nothing
 from tests.edge.support import SCALE, client
 
@@ -90,3 +92,15 @@ def test_probe_is_reused_for_a_few_seconds(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(health_module, "KEEP_S", 0.0)
         edge.get("/health")
         assert len(tower.frames) == 2
+
+
+def test_probe_does_not_pay_for_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a new instance loads before it can ask is not taken off the tower's time to answer."""
+    monkeypatch.setattr(health_module, "PROBE_TIMEOUT_S", 1.0 * SCALE)
+
+    def load(_: Tower) -> None:
+        time.sleep(1.5 * SCALE)
+
+    monkeypatch.setattr(Tower, "_tls", property(load))
+    with FakeTower() as tower:
+        assert client(tower.url).get("/health").json["tower_reachable"] is True

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import boto3
@@ -13,7 +14,7 @@ import pytest
 from botocore.stub import Stubber
 from moto import mock_aws
 
-from edge.aws import CALL_S
+from edge.aws import longest
 from edge.deadline import Deadline
 from edge.limits import DAY_S, Allowance, LimitsDown, Reservation
 from edge.limits_dynamodb import FAILED, DynamoLimits
@@ -319,14 +320,47 @@ def test_run_that_somebody_else_has_written(table: Table) -> None:
         limits_in(table).settle("1", 0, FAR)
 
 
+def test_what_is_counted_is_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that fails in between may have counted, and is not made again: a sum would be added twice."""
+    requests: list[str] = []
+
+    class Failing(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            requests.append(self.headers["X-Amz-Target"].partition(".")[2])
+            self.rfile.read(int(self.headers["Content-Length"]))
+            body = b'{"__type": "com.amazonaws.dynamodb.v20120810#InternalServerError"}'
+            self.send_response(500)
+            self.send_header("Content-Type", "application/x-amz-json-1.0")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Failing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            aws_environment(monkeypatch, AWS_ENDPOINT_URL_DYNAMODB=f"http://127.0.0.1:{server.server_port}")
+            monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+            for way in ways(DynamoLimits(TABLE, ALLOWANCE)):
+                with pytest.raises(LimitsDown, match="refused: InternalServerError$"):
+                    way()
+        finally:
+            server.shutdown()
+            thread.join()
+    assert requests == ["UpdateItem"] * 5
+
+
 @pytest.mark.parametrize(("calls", "asks"), [(0.9, 0), (1.1, 1)])
 def test_no_time_left(table: Table, calls: float, asks: int) -> None:
-    """A call that might outlast the caller's time is not made, nor is the first of two that belong together."""
+    """A call that might outlast the caller's time is not made, nor is the first of some that belong together."""
     limits = limits_in(table)
     limits.reserve("1", 300, FAR)
     table.asked()
-    by = Deadline.after(calls * CALL_S)
-    for way in ways(limits, by)[2:4]:
+    by = Deadline.after(calls * longest(1))
+    for way in ways(limits, by)[1:4]:
         with pytest.raises(LimitsDown, match="^no time was left to ask the table of limits$"):
             way()
     assert table.asked() == []
@@ -342,7 +376,7 @@ def test_no_time_left(table: Table, calls: float, asks: int) -> None:
 def test_time_runs_out_between_two_calls(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reservation that ends half-way leaves the day charged, not the run free of charge."""
     limits = limits_in(table)
-    left = iter([CALL_S, 0.0])
+    left = iter([3 * longest(1), 0.0])
     monkeypatch.setattr(Deadline, "remaining", lambda _: next(left))
     with pytest.raises(LimitsDown, match="no time was left"):
         limits.reserve("1", 300, FAR)

@@ -222,14 +222,18 @@ def test_each_counts_by_itself(caplog: pytest.LogCaptureFixture, monkeypatch: py
 
 
 def test_no_time_is_no_alarm(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A caller without time for the table leaves its run charged; that is nothing to call anybody for."""
+    """A caller without time for the table leaves its run charged, or counted here: nothing to call anybody for."""
 
     class Late(Recorder):
         def settle(self, run: str, seconds: float, by: Deadline) -> bool:
             raise NoTime("no time was left to ask the table of limits")
 
+        def reserve(self, run: str, seconds: float, by: Deadline) -> Reservation:
+            raise NoTime("no time was left to ask the table of limits")
+
     monkeypatch.setattr(observe, "_seen", observe.Seen())
     assert Quota(EVERYTHING, 300, Late()).settle(RUN_ID, 1.0, FAR) is None
+    assert Quota(EVERYTHING, 300, Late()).reserve(RUN_ID, FAR) == NEW
     assert not observe._seen.uncounted
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 

@@ -11,7 +11,7 @@ from edge.deadline import Deadline
 from edge.faults import FaultKind, TowerFault
 from edge.limits import Allowance, LocalLimits
 from edge.quota import Quota
-from edge.reclaim import RUNS, reclaim
+from edge.reclaim import OVER_S, RUNS, reclaim
 from edge.session import TowerSession
 from shared.wire import (
     AcceptedFrame,
@@ -61,7 +61,9 @@ class Books:
     def __init__(self, *open_runs: str) -> None:
         """Let these reserve."""
         self.limits = LocalLimits(Allowance(gpu_seconds_per_day=10 * RUN_S), clock=Clock())
-        self.quota = Quota(Allowance(gpu_seconds_per_day=10 * RUN_S), RUN_S, self.limits)
+        self.clock = Clock()
+        allowance = Allowance(gpu_seconds_per_day=10 * RUN_S)
+        self.quota = Quota(allowance, RUN_S, self.limits, clock=self.clock)
         for run in open_runs:
             self.quota.reserve(run, FAR)
 
@@ -141,10 +143,21 @@ def test_run_that_the_tower_never_took() -> None:
     """What it reserved is given back whole, once, and is there for another run."""
     books = Books(A, B)
     said = (failed(A, "NOT_FOUND"), AcceptedFrame(run_id=B, position=0))
+    assert not reclaimed(Session(*said), books, [A, B])
+    books.clock.now += OVER_S
     assert reclaimed(Session(*said), books, [A, B])
     assert (books.charged, books.open) == (100_000, {B})
     assert not reclaimed(Session(failed(A, "NOT_FOUND")), books, [A])
     assert books.charged == 100_000
+
+
+def test_run_that_may_still_be_sent() -> None:
+    """Whoever has reserved may be about to send: until that must be over, the run keeps what it has and stays open."""
+    books = Books(A)
+    for _ in range(3):
+        assert not reclaimed(Session(failed(A, "NOT_FOUND")), books, [A])
+        books.clock.now += OVER_S / 3.001
+    assert (books.charged, books.open) == (100_000, {A})
 
 
 def test_run_that_another_instance_has_settled() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from websockets.sync.server import ServerConnection
 
-from edge import payloads, runs
+from edge import app, payloads, runs
 from edge.payloads import now
 from edge.runbooks import runbook
 from shared.runid import RunKeys, prompt_commitment
@@ -198,6 +199,17 @@ def test_wait_ends_before_the_function_does() -> None:
     assert reply.status == 202
     assert reply.seconds < 3 * SCALE
     assert reply.headers["Preference-Applied"] == "wait=1"
+
+
+def test_start_of_an_instance_is_part_of_its_first_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway's time begins before the function's, by what the start took; one of long ago counts for little."""
+    monkeypatch.setenv("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand")
+    monkeypatch.setattr(app, "_LOADED_AT", time.monotonic() - 60)
+    with FakeTower() as tower:
+        edge = client(tower.url)
+        edge.context = FakeContext(remaining_ms=16_000)
+        waits = [edge.run({"prefer": "wait=600"}).headers["Preference-Applied"] for _ in range(2)]
+    assert waits == ["wait=12", "wait=14"]
 
 
 def test_any_instance_can_answer_for_a_run() -> None:

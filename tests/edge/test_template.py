@@ -276,7 +276,10 @@ def test_secrets_are_read_at_deployment(resources: dict[str, Any]) -> None:
 def test_receipts_outlive_the_stack(resources: dict[str, Any]) -> None:
     """Key and table stay when the stack goes or replaces them, and the table cannot be deleted by mistake."""
     for name in ("SigningKey", "Receipts"):
-        assert resources[name]["DeletionPolicy"] == resources[name]["UpdateReplacePolicy"] == "Retain"
+        assert resources[name]["UpdateReplacePolicy"] == "Retain"
+    # A key costs money, and a creation that fails has signed nothing; the table's protection would hinder it.
+    assert resources["SigningKey"]["DeletionPolicy"] == "RetainExceptOnCreate"
+    assert resources["Receipts"]["DeletionPolicy"] == "Retain"
     table = resources["Receipts"]["Properties"]
     assert table["DeletionProtectionEnabled"] is True
     assert table["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}

@@ -138,8 +138,15 @@ def built(arch: str) -> list[Any]:
 
 
 def asked(arch: str) -> list[Any]:
-    """Return the call that asks."""
-    return [["deploy", "--guided", "--parameter-overrides", f"Architecture={arch}"], None]
+    """Return the call that asks for the first time."""
+    named = ["--stack-name", "specdec", "--parameter-overrides", f"Architecture={arch}"]
+    return [["deploy", "--guided", *named], None]
+
+
+def asked_again(arch: str) -> list[Any]:
+    """Return the call that asks again, and offers what was answered before."""
+    before = f'TowerUrl="wss://tower.example.org/specdec" Architecture="{arch}" RunBurst="10"'
+    return [["deploy", "--guided", "--parameter-overrides", before], None]
 
 
 PLAIN = [["deploy"], None]
@@ -154,7 +161,7 @@ def test_first_deployment_asks_later_ones_do_not(project: Project) -> None:
     assert project.run().returncode == 0
     assert project.calls() == [built("arm64"), PLAIN]
     assert project.run("--guided").returncode == 0
-    assert project.calls() == [built("arm64"), asked("arm64")]
+    assert project.calls() == [built("arm64"), asked_again("arm64")]
 
 
 def test_processor_of_the_build_is_that_of_the_function(project: Project) -> None:
@@ -284,16 +291,26 @@ def test_a_broken_file_of_answers_is_named(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    "kept", ['TowerUrl="wss://x" Architecture="x86_64"', ["TowerUrl=wss://x", "Architecture=x86_64"]]
+    ("kept", "overrides"),
+    [
+        ('TowerUrl="wss://x" Architecture="x86_64"', ['TowerUrl="wss://x" Architecture="arm64"']),
+        (["TowerUrl=wss://x", "Architecture=x86_64"], ["TowerUrl=wss://x", 'Architecture="arm64"']),
+    ],
 )
-def test_answers_are_read_as_sam_writes_them(tmp_path: Path, kept: str | list[str]) -> None:
-    """SAM's own writer, and the list that people may write instead."""
+def test_answers_are_read_as_sam_writes_them(
+    tmp_path: Path, kept: str | list[str], overrides: list[str]
+) -> None:
+    """SAM's own writer, and the list that people may write instead; all are kept when the processor is another."""
     config = SamConfig(tmp_path)
     config.put(["deploy"], "parameters", "parameter_overrides", kept)
     config.put(["deploy"], "parameters", "profile", "work")
     config.put(["global"], "parameters", "region", "eu-west-1")
     config.flush()
-    assert deploy.saved(tmp_path) == deploy.Saved("x86_64", "eu-west-1", "work")
+    found = deploy.saved(tmp_path)
+    assert found is not None
+    assert (found.arch, found.region, found.profile) == ("x86_64", "eu-west-1", "work")
+    assert found.overridden("arm64") == overrides
+    assert deploy.Saved(overrides=("RunBurst=7",)).overridden("arm64") == ["RunBurst=7", "Architecture=arm64"]
     assert deploy.saved(tmp_path / "elsewhere") is None
 
 
