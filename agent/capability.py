@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter, ValidationError
 
 from agent import __version__
+from agent.background import in_background
 from agent.errors import AgentError
 from agent.pairs import ModelFile
 from agent.pipe import PairEvent
@@ -124,6 +125,7 @@ class CapabilityWatch:
         self._seen: Hashable = None
         self._taking: asyncio.Future[Hashable] | None = None
         self._first = asyncio.Event()
+        self._closed = False
         self._watching: asyncio.Task[None] | None = None
         self._proving: asyncio.Task[None] | None = None
         self._proof: tuple[float, str | None] | None = None
@@ -140,7 +142,7 @@ class CapabilityWatch:
 
     def start(self) -> None:
         """Begin to look."""
-        self._watching = asyncio.create_task(self._watch())
+        self._watching = in_background(self._watch(), "the watch over models")
 
     async def frame(self, patience_s: float = PATIENCE_S) -> CapabilityFrame:
         """Return what the agent can do, after at most `patience_s` seconds."""
@@ -162,6 +164,8 @@ class CapabilityWatch:
         that is left for somebody else to ask for.
         """
         pair = self._pair()
+        if not self.alive:
+            return False, "models are no longer watched; see the log"
         if not pair.found:
             return False, pair.reason
         if self._runs.store_trouble:
@@ -177,12 +181,13 @@ class CapabilityWatch:
             return False, f"the pair does not decode: {self._proof[1]}"
         if not prove:
             return False, "the pair has not decoded lately"
-        if self._proving is None:
+        if self._proving is None and not self._closed:
             self._proving = asyncio.create_task(self._prove())
         return False, "the pair is being tried"
 
     async def close(self) -> None:
         """Stop looking."""
+        self._closed = True
         tasks = {task for task in (self._watching, self._proving) if task is not None}
         for task in tasks:
             task.cancel()
@@ -200,7 +205,8 @@ class CapabilityWatch:
             cost = now() - began
             # Unless something has changed, looking can wait for the run that it would disturb.
             due = picture != self._seen or (now() >= next_at and not self._supervisor.busy)
-            if due and now() >= not_before:
+            # A scout sent to a store that does not answer would hang there, perhaps for good.
+            if due and picture is not _NOTHING and now() >= not_before:
                 if await self._look():
                     self._seen, next_at = picture, now() + self._again_s
                 else:
@@ -209,17 +215,19 @@ class CapabilityWatch:
 
     async def _take_picture(self) -> Hashable:
         """Returns the picture; a store that does not answer is told of, and waited for without holding anything up."""
-        if self._taking is None:
-            self._taking = in_thread(self._picture)
         try:
+            if self._taking is None:
+                self._taking = in_thread(self._picture)
             async with asyncio.timeout(PICTURE_S):
                 picture = await asyncio.shield(self._taking)
         except TimeoutError:
-            self._note_trouble("the store of models does not answer")
-            self._first.set()
-            # Whatever it shows once it answers is something new.
-            self._seen = _NOTHING
-            return self._seen
+            if self._taking is not None and not self._taking.done():
+                self._note_trouble("the store of models does not answer")
+                self._first.set()
+                # Whatever it shows once it answers is something new.
+                self._seen = _NOTHING
+                return self._seen
+            picture = None
         except Exception:
             log.exception("the store cannot be looked at")
             picture = None

@@ -176,5 +176,6 @@ class Child:
 
 
 async def _discard(stream: asyncio.StreamReader) -> None:
-    while await stream.read(65536):
-        pass
+    with suppress(RuntimeError):  # somebody is reading it already, and will to its end
+        while await stream.read(65536):
+            pass

@@ -58,6 +58,7 @@ class LlamaEngine:
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Meter what the GPU takes while there is nothing to do; on the processor, and before it is known, nothing."""
+        self._idle = None
         gpu = None
         if "device" in self.__dict__ and self.device.kind == "gpu":
             from agent.room import gpu_of

@@ -229,9 +229,17 @@ class FileFacts:
             return
         begin = f"{self._path.name}.reading-"
         try:
-            marks = [entry for entry in os.scandir(self._path.parent) if entry.name.startswith(begin)]
+            found = [
+                entry
+                for entry in os.scandir(self._path.parent)
+                if entry.name.startswith(f"{self._path.name}.")
+            ]
         except OSError:
             return
+        for entry in found:  # what one was writing when it died
+            if _is_of_the_dead(entry.name.removeprefix(f"{self._path.name}.")):
+                _remove(entry.path)
+        marks = [entry for entry in found if entry.name.startswith(begin)]
         for mark in marks:
             pid = mark.name.removeprefix(begin)
             key = None
@@ -243,11 +251,22 @@ class FileFacts:
                 key = str(content["key"])
                 os.unlink(mark.path)
             except (OSError, ValueError, KeyError, TypeError):
-                # Half written by one that is about to read, or of no use: gone with the next one of that process.
+                # Half written by one that is about to read, or was when it died.
+                if _is_of_the_dead(pid):
+                    _remove(mark.path)
                 continue
             deaths = self._current(key).get("deaths", 0) + 1
             log.warning("a process died while it read a model file", extra={"data": {"deaths": deaths}})
             self._put(key, deaths=deaths, died_at=round(time.time()))
+
+
+def _is_of_the_dead(pid: str) -> bool:
+    return pid.isdecimal() and _process(int(pid)) is None
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 def _written(facts: os.stat_result) -> tuple[int, ...]:

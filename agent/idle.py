@@ -81,6 +81,8 @@ class IdleMeter(Repeated):
         if not readings:
             return None
         (began, before), (ended, after) = readings[0], readings[-1]
+        if self._clock() - ended > LATEST_S:
+            return None
         if ended - began < self._least_s or after <= before:
             return None
         return (after - before) / (ended - began), ended - began

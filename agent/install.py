@@ -126,10 +126,14 @@ class _Job:
             self.directory(path.parent)
             # A name that nobody can have planted a link at.
             handle, fresh = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                os.fchmod(handle, mode)
-            os.replace(fresh, path)
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    file.write(text)
+                    os.fchmod(handle, mode)
+                os.replace(fresh, path)
+            except OSError:
+                os.unlink(fresh)
+                raise
 
     def directory(self, path: Path) -> None:
         if not self._dry:

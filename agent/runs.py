@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from agent.attest import Attester
+from agent.background import in_background
 from agent.errors import (
     AgentError,
     Busy,
@@ -161,7 +162,7 @@ class RunManager:
 
     def start(self) -> None:
         """Begin to decode what is queued."""
-        self._task = asyncio.create_task(self._work())
+        self._task = in_background(self._work(), "the queue of runs")
 
     async def close(self, grace_s: float) -> None:
         """Take no more runs, give the one being decoded a moment to end, then stop it.

@@ -169,7 +169,11 @@ class Supervisor:
         try:
             async with self._turn_before(deadline):
                 child = await self._ready()
-                self._check(deadline)
+                try:
+                    self._check(deadline)
+                except AgentError:
+                    self._rest()
+                    raise
                 late = DeadlineExceeded("the decode worker did not heed the deadline")
                 killer = loop.call_at(deadline + self._grace_s, child.kill, late)
                 op = RunOp(run_id=run_id, request=request, deadline_s=deadline - loop.time())

@@ -24,7 +24,7 @@ class Certificate:
             SettingsError: They cannot be read, or do not belong together.
         """
         self._cert, self._key = cert, key
-        self._picture = self._look()
+        self._picture = self._failed = self._look()
         self._current = self._load()
         self.context = self._load()
         # Called in each handshake, before a certificate is sent, also when the client names no server.
@@ -33,12 +33,15 @@ class Certificate:
     def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext) -> None:
         picture = self._look()
         if picture != self._picture:
-            self._picture = picture
             try:
                 self._current = self._load()
             except SettingsError as exc:
-                log.error("certificate kept as it was", extra={"data": {"cause": exc.cause}})
+                # Tried again at the next handshake, for what hinders it need not show in the files; logged once.
+                if picture != self._failed:
+                    log.error("certificate kept as it was", extra={"data": {"cause": exc.cause}})
+                self._failed = picture
             else:
+                self._picture = picture
                 log.info("certificate read")
         connection.context = self._current
 

@@ -4,7 +4,8 @@ Where they come from, the first that is there:
 
 1. the file named by ``--token-file``;
 2. ``edge-token`` where systemd puts credentials or in the state directory, whichever was written last: the former is
-   made at each start of the service, the latter by ``python -m agent token`` while it runs;
+   made at each start of the service, the latter by ``python -m agent token`` while it runs: what is written then
+   counts, whatever the clock said at the start;
 3. ``SPECDEC_TOWER_TOKEN``.
 
 A file holds one token a line, the new one first. What changes into something else than that changes nothing.
@@ -48,15 +49,18 @@ class TokenStore:
             SettingsError: The file cannot be read or holds something else, or there is no token at all.
         """
         self._files = tuple(files)
-        self._seen = self._look()
-        if self._seen is not None:
-            self.tokens = read_tokens(self._seen[0])
+        self._read: dict[Path, Version] = {}
+        self._failed: dict[Path, Version] | None = None
+        seen = self._look()
+        if (path := self._counting(seen)) is not None:
+            self.tokens = read_tokens(path)
         elif fallback is not None:
             self.tokens = (fallback,)
         else:
             raise SettingsError(
                 "NO_TOKEN", "there is no token", "name one with --token-file or SPECDEC_TOWER_TOKEN"
             )
+        self._read = seen
 
     def accepts(self, presented: str) -> bool:
         """Whether this is a token that counts now. The time it takes says nothing about those that do."""
@@ -66,22 +70,31 @@ class TokenStore:
 
     def _refresh(self) -> None:
         seen = self._look()
-        if seen == self._seen:
+        if seen == self._read:
             return
-        self._seen = seen
         try:
-            if seen is None:
+            path = self._counting(seen)
+            if path is None:
                 raise SettingsError("NO_TOKEN", "the token file is gone")
-            self.tokens = read_tokens(seen[0])
+            self.tokens = read_tokens(path)
         except SettingsError as exc:
-            log.error("tokens kept as they were", extra={"data": {"cause": exc.cause}})
+            # Tried again with the next client, for what hinders it need not show in the files; logged once.
+            if seen != self._failed:
+                log.error("tokens kept as they were", extra={"data": {"cause": exc.cause}})
+            self._failed = seen
             return
+        self._read, self._failed = seen, None
         log.info("tokens read", extra={"data": {"tokens": [fingerprint(token) for token in self.tokens]}})
 
-    def _look(self) -> tuple[Path, Version] | None:
-        """Return the file that counts, and its version."""
-        seen = [(path, found) for path in self._files if (found := version(path)) is not None]
-        return max(seen, key=lambda file: file[1][2], default=None)
+    def _look(self) -> dict[Path, Version]:
+        """Return the files that are there, and their versions."""
+        return {path: found for path in self._files if (found := version(path)) is not None}
+
+    def _counting(self, seen: dict[Path, Version]) -> Path | None:
+        """Return the file that counts: the one written last, of those that have changed since they were read."""
+        changed = {path: found for path, found in seen.items() if self._read.get(path) != found}
+        among = changed or seen
+        return max(among, key=lambda path: among[path][2], default=None)
 
 
 def open_tokens(settings: AgentSettings, environ: Mapping[str, str]) -> TokenStore | None:

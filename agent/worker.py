@@ -227,10 +227,12 @@ def main(argv: Sequence[str] | None = None) -> None:
             with os.fdopen(0, "rb", closefd=False) as lines:
                 listen(lines, worker, work)
         finally:
-            if arguments.facts is not None:
-                engine.facts.withdraw()
-            # Not sys.exit: the main thread may be deep in native code, and nothing here needs tidying.
-            os._exit(0)
+            try:
+                if arguments.facts is not None:
+                    engine.facts.withdraw()
+            finally:
+                # Not sys.exit: the main thread may be deep in native code, and nothing here needs tidying.
+                os._exit(0)
 
     threading.Thread(target=listen_then_end, daemon=True).start()
     threading.Thread(target=worker.pulse.forever, daemon=True).start()

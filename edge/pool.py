@@ -19,6 +19,8 @@ FUNCTION_TIMEOUT_S = 29.0
 INTEGRATION_TIMEOUT_S = 30.0
 # Who gets no worker by then is told to come back: with less time left a run could only say that it had none.
 QUEUE_S = 10.0
+# A process that was killed and is still there after so long is left to the system.
+UNKILLABLE_S = 20.0
 
 
 class WorkerDied(Exception):
@@ -105,8 +107,13 @@ class WorkerPool:
         if (worker := await self._take_idle()) is not None:
             return worker
         async with self._starting:
-            # Another may have become idle meanwhile.
-            return await self._take_idle() or await self._start()
+            while True:
+                # Another may have become idle meanwhile, also one whose caller has given up.
+                if (worker := await self._take_idle()) is not None:
+                    return worker
+                if not self._starts:
+                    return await self._start()
+                await asyncio.wait(self._starts, return_when=asyncio.FIRST_COMPLETED)
 
     async def _start(self) -> Process:
         """Start a worker; if the caller gives up meanwhile, it is for the next one."""
@@ -148,7 +155,9 @@ class WorkerPool:
             worker.kill()
         assert worker.stdin is not None  # noqa: S101 - it was opened as a pipe
         worker.stdin.close()
-        await worker.wait()
+        with contextlib.suppress(TimeoutError):  # one that the system holds must not hold its slot, too
+            async with asyncio.timeout(UNKILLABLE_S):
+                await worker.wait()
         self._all.discard(worker)
 
     async def _exchange(self, worker: Process, request: dict[str, Any]) -> dict[str, Any]:

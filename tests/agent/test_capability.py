@@ -1,6 +1,7 @@
 """Tests of agent.capability: when a pair is looked for, how long one is held unfit, and what readiness rests on."""
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -285,6 +286,70 @@ async def test_store_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Mo
         answer.set()
         await it.until(lambda: it.scout.starts > before)
         await it.until(lambda: it.watch.ready(prove=False)[1] == "the pair has not decoded lately")
+
+
+async def test_no_scout_is_sent_to_a_store_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would hang there as well, and the next one, and the next."""
+    monkeypatch.setattr(capability, "PICTURE_S", 0.02)
+    answer = threading.Event()
+    async with watching(tmp_path, again_s=0) as it:
+        it.watch._picture = lambda: answer.wait(PATIENCE)
+        # The first picture may have been taken already.
+        await it.until(lambda: it.watch.ready(prove=False)[1] == "the store of models does not answer")
+        await it.until(lambda: it.scout.worker_pid is None)
+        before = it.scout.starts
+        await asyncio.sleep(0.3)  # as long as several looks would take
+        assert it.scout.starts == before
+        answer.set()
+
+
+async def test_thread_that_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is short of threads for a while does not end the watch."""
+    async with watching(tmp_path) as it:
+        assert await it.found()
+        asked: list[None] = []
+
+        def fail(_: object) -> None:
+            asked.append(None)
+            raise RuntimeError("can't start new thread")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(capability, "in_thread", fail)
+            await it.until(lambda: len(asked) >= 2)
+        before = it.scout.starts
+        it.pictures.append("second")
+        await it.until(lambda: it.scout.starts > before)
+        assert it.watch.alive
+
+
+async def test_watch_that_has_ended_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Should the watch end after all, the log says so at once, and the agent is not ready."""
+    async with watching(tmp_path) as it:
+        assert await it.found()
+
+        async def end() -> None:
+            raise ZeroDivisionError
+
+        def told() -> list[logging.LogRecord]:
+            return [record for record in caplog.records if record.levelno == logging.CRITICAL]
+
+        it.watch._take_picture = end  # type: ignore[method-assign]
+        await it.until(lambda: bool(told()))
+        assert it.watch.ready() == (False, "models are no longer watched; see the log")
+        (record,) = told()
+        assert record.data == {"work": "the watch over models"}  # type: ignore[attr-defined]
+
+
+async def test_nothing_is_tried_after_the_end(tmp_path: Path) -> None:
+    """A question for readiness that comes while the agent ends starts no worker."""
+    async with watching(tmp_path) as it:
+        assert await it.found()
+        await it.watch.close()
+        it.watch._watching = None
+        assert not it.watch.ready()[0]
+        assert it.watch._proving is None
 
 
 async def test_not_ready_without_a_store(tmp_path: Path) -> None:

@@ -407,3 +407,23 @@ def test_a_mark_is_withdrawn(tmp_path: Path, model: Path) -> None:
         child(tmp_path / "facts.json", model, "leave")
     assert FileFacts(tmp_path / "facts.json").described(model, lambda: {"read": 1}) == {"read": 1}
     assert [path.name for path in tmp_path.iterdir() if ".reading-" in path.name] == []
+
+
+def test_what_the_dead_have_left(tmp_path: Path, model: Path) -> None:
+    """Half-written facts and marks of processes that are gone are taken away; those of the living stay."""
+    path = tmp_path / "facts.json"
+    with subprocess.Popen(["true"]) as process:
+        pass
+    dead, own = process.pid, os.getppid()
+    for name in (f"facts.json.{dead}", f"facts.json.reading-{dead}"):
+        (tmp_path / name).write_text("{")
+    kept = [
+        tmp_path / f"facts.json.{own}",
+        tmp_path / f"facts.json.reading-{own}",
+        tmp_path / "facts.json.old",
+    ]
+    for file in kept:
+        file.write_text("{")
+    FileFacts(path).described(model, lambda: {"read": 1})
+    assert {file.name for file in tmp_path.iterdir()} >= {file.name for file in kept}
+    assert not [file for file in tmp_path.iterdir() if file.name.endswith(str(dead))]

@@ -12,7 +12,7 @@ import pytest
 
 from agent import gpu
 from agent.gpu import choose_gpu
-from agent.idle import IdleMeter
+from agent.idle import LATEST_S, IdleMeter
 from agent.nvml import NvmlError
 from tests.agent.nvml_stub.stub import Stub
 from tests.agent.support import PATIENCE
@@ -107,6 +107,17 @@ def test_a_gpu_at_work_is_not_idle(
     assert idle.watts() is None
     look(idle, clock, 1)
     assert idle.watts() == (20.0, 5.0)
+
+
+def test_readings_of_long_ago(stub: Stub) -> None:
+    """Where looking has ended, what was metered before is not told as if it were of now."""
+    clock = Clock(stub, watts=20)
+    idle = meter(clock)
+    look(idle, clock, 30)
+    clock.wait(LATEST_S)
+    assert idle.watts() == (20.0, 24.0)
+    clock.wait(1)
+    assert idle.watts() is None
 
 
 def test_a_counter_that_stands_still(stub: Stub) -> None:

@@ -474,3 +474,38 @@ async def test_process_that_cannot_be_killed(monkeypatch: pytest.MonkeyPatch) ->
         os.kill(kept.pid, signal.SIGKILL)
         await kept._process.wait()
         await kept._stderr
+
+
+async def test_run_that_came_too_late_lets_the_worker_go() -> None:
+    """A run whose time is over once it has a worker leaves that to its rest, after which it ends."""
+    async with watched(idle_s=0.01) as it:
+        loop = asyncio.get_running_loop()
+        start = it.supervisor._ready
+
+        async def slow() -> child.Child:
+            started = await start()
+            it.supervisor._cancelled = True
+            return started
+
+        it.supervisor._ready = slow  # type: ignore[method-assign]
+        assert (await it.code("finish")).startswith("CANCELLED")
+        pid = it.pid()
+        until = loop.time() + PATIENCE
+        while it.supervisor.worker_pid is not None:
+            assert loop.time() < until
+            await asyncio.sleep(0.01)
+        await it.supervisor.close()
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+async def test_closed_in_the_middle_of_an_operation() -> None:
+    """Whoever closes while somebody listens to the worker ends it all the same."""
+    async with watched(grace_s=0.1) as it:
+        run = asyncio.create_task(it.code("wait"))
+        await it.progress.get()
+        pid = it.pid()
+        await it.supervisor.close()
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+        assert (await run).startswith("WORKER_DIED")

@@ -69,6 +69,29 @@ def test_renewed_certificate_is_shown_at_once(tmp_path: Path) -> None:
         assert [shown(port, authority) for _ in range(2)] == [serial(cert)] * 2
 
 
+def test_what_could_not_be_read_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A key that is made readable after it was written looks the same as before; the failure is logged once."""
+    authority = Authority.new()
+    cert, key = authority.issue(tmp_path)
+    certificate = Certificate(cert, key)
+    first = serial(cert)
+
+    def out_of_reach(_: Certificate) -> ssl.SSLContext:
+        raise SettingsError("BAD_SETTINGS", "the certificate and its key cannot be used (PermissionError)")
+
+    with serving(certificate) as port:
+        authority.issue(tmp_path)
+        with monkeypatch.context() as patch:
+            patch.setattr(Certificate, "_load", out_of_reach)
+            assert [shown(port, authority) for _ in range(2)] == [first] * 2
+        assert shown(port, authority) == serial(cert) != first
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == [
+        "certificate kept as it was"
+    ]
+
+
 def test_half_of_a_renewal_is_not_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """While certificate and key do not belong together the former ones serve, and the log says so, once."""
     authority = Authority.new()

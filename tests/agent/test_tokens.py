@@ -257,6 +257,34 @@ def test_bad_change_changes_nothing(
     assert not any(secret in json.dumps(lines) for secret in (OLD, NEW, "three", "words"))
 
 
+def test_what_could_not_be_read_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file that is made readable after it was written looks the same as before; the failure is logged once."""
+    tokens = TokenStore([put(tmp_path / NAME, OLD, age=9)])
+    put(tmp_path / NAME, NEW, age=8)
+    with monkeypatch.context() as patch:
+        patch.setattr("agent.tokens.read_tokens", _out_of_reach)
+        assert tokens.accepts(OLD) and not tokens.accepts(NEW)
+    assert [record.getMessage() for record in caplog.records] == ["tokens kept as they were"]
+    assert tokens.accepts(NEW) and not tokens.accepts(OLD)
+
+
+def _out_of_reach(path: Path) -> tuple[str, ...]:
+    raise SettingsError("BAD_SETTINGS", "the token file cannot be read (PermissionError)")
+
+
+def test_file_written_while_serving_counts_whatever_the_clock_said(tmp_path: Path) -> None:
+    """A credential that was made while the clock was ahead does not keep an old token alive."""
+    credential = put(tmp_path / "credentials" / NAME, OLD, age=-7200)
+    state = tmp_path / "state" / NAME
+    tokens = TokenStore([credential, state])
+    put(state, f"{NEW}\n{OLD}", age=0)
+    assert tokens.accepts(NEW) and tokens.accepts(OLD)
+    put(state, NEW, age=-1)
+    assert tokens.accepts(NEW) and not tokens.accepts(OLD)
+
+
 def test_file_that_appears_outranks_the_variable(tmp_path: Path) -> None:
     """An agent that was given a variable takes the file that is made in its state directory."""
     environ = {"SPECDEC_TOWER_TOKEN": OLD}

@@ -121,6 +121,22 @@ async def test_worker_whose_caller_gives_up_is_for_the_next_one(monkeypatch: pyt
         await pool.close()
 
 
+async def test_callers_that_give_up_start_no_more_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where starting takes longer than anybody waits, those who come next wait for the start that is under way."""
+    slow = "import time\ntime.sleep(1)\n" + FAKE_WORKER
+    pool = CountingPool(os.environ, 8, (sys.executable, "-c", slow))
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(pool_module, "QUEUE_S", 0.05)
+            for _ in range(5):
+                with pytest.raises(PoolBusy):
+                    await pool.invoke({})
+        assert (await pool.invoke({"n": 1}))["echo"] == {"n": 1}
+        assert (pool.most, len(pool._all)) == (1, 1)
+    finally:
+        await pool.close()
+
+
 async def test_waiting_for_a_worker_leaves_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once there is a worker, the gateway's limit counts, less what was waited."""
     async with _pool(limit=1) as pool:
