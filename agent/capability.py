@@ -168,7 +168,7 @@ class CapabilityWatch:
             return False, "models are no longer watched; see the log"
         if not pair.found:
             return False, pair.reason
-        if self._runs.store_trouble:
+        if not self._runs.remembers():
             return False, self._runs.store_trouble
         if self._runs.decoding:
             return True, "a run is being decoded"

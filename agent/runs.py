@@ -55,6 +55,9 @@ Outcome = ResultFrame | FailedFrame
 _OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
 _SECONDS: TypeAdapter[float] = TypeAdapter(float)
 
+STORE_AGAIN_S = 60.0
+"""A store that could not be written is tried again after so long."""
+
 FIRST_GUESS_S = 30.0
 """What a run is taken to last before any has ended."""
 
@@ -149,6 +152,7 @@ class RunManager:
         self._durations: deque[float] = deque(maxlen=16)
         self.outcomes: Counter[str] = Counter()
         self.store_trouble = ""
+        self._store_tried_at = 0.0
         self.on_end: Callable[[str, float], None] = lambda code, seconds: None
         self._kept: dict[str, Run] = {}
         self._wake = asyncio.Event()
@@ -253,8 +257,19 @@ class RunManager:
             self._store.add(record)
         except StoreError as exc:
             self.store_trouble = exc.cause
+            self._store_tried_at = asyncio.get_running_loop().time()
             raise
         self.store_trouble = ""
+
+    def remembers(self) -> bool:
+        """Whether runs can be remembered; after trouble that is tried again now and then, and not by a run alone."""
+        now = asyncio.get_running_loop().time()
+        if self.store_trouble and now - self._store_tried_at >= STORE_AGAIN_S:
+            self._store_tried_at = now
+            with suppress(StoreError):
+                self._store.check()
+                self.store_trouble = ""
+        return not self.store_trouble
 
     def find(self, run_id: str) -> Run:
         """Return a run by its id.

@@ -177,6 +177,11 @@ class Store:
             )
             self._db.execute("DELETE FROM runs WHERE expires_at <= ?", (now - TOMBSTONE_S,))
 
+    def check(self) -> None:
+        """Write something that changes nothing, to see that it can be written."""
+        with self._errors("cannot take a change"):
+            self._db.execute(f"PRAGMA user_version = {_VERSION}")
+
     def close(self) -> None:
         """Let go of the file."""
         self._db.close()

@@ -359,4 +359,5 @@ async def test_not_ready_without_a_store(tmp_path: Path) -> None:
         it.watch.ready()
         await it.until(lambda: it.watch.ready()[0])
         it.watch._runs.store_trouble = "the run store cannot take a run"
+        it.watch._runs._store_tried_at = asyncio.get_running_loop().time()
         assert it.watch.ready() == (False, "the run store cannot take a run")

@@ -131,6 +131,11 @@ def test_idle_power_is_metered_between_runs(on_gpu: LlamaEngine, monkeypatch: py
     pair: Any = SimpleNamespace()
     on_gpu.run(pair, {}, on_progress=lambda *_: None, should_stop=lambda: None, deadline=1.0)
     assert given["idle"] == (17.5, 30.0)
+    monkeypatch.setattr("agent.room.gpu_of", lambda _: None)
+    with on_gpu.waiting():
+        pass
+    on_gpu.run(pair, {}, on_progress=lambda *_: None, should_stop=lambda: None, deadline=1.0)
+    assert given["idle"] is None  # a GPU that cannot be metered now is not told by what it took before
 
 
 def test_worker_options_are_complete() -> None:

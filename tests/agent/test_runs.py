@@ -21,7 +21,7 @@ from agent.errors import (
     StoreError,
 )
 from agent.pipe import ProgressEvent, ResultEvent
-from agent.runs import Run, RunManager, failed
+from agent.runs import STORE_AGAIN_S, Run, RunManager, failed
 from agent.store import FILE_NAME, State, Store
 from shared.wire import AcceptedFrame, ErrorCode, FailedFrame, ProgressFrame, ResultFrame, RunFrame
 from tests.agent.support import GOLDEN, PATIENCE, SCALE, run_frame
@@ -440,6 +440,26 @@ async def test_store_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         with pytest.raises(Expired, match="the run has expired"):
             it.runs.find(run.run_id)
         assert it.decoder.begun.empty()
+
+
+async def test_store_that_has_recovered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trouble that has passed is over without a run to show it, which nobody would send: looked at once a minute."""
+
+    def broken(*_: object) -> None:
+        raise StoreError("the disk is full")
+
+    async with bench(tmp_path) as it:
+        assert it.runs.remembers()
+        with monkeypatch.context() as patch:
+            patch.setattr(it.store, "add", broken)
+            patch.setattr(it.store, "check", broken)
+            with pytest.raises(StoreError):
+                it.runs.submit(run_frame("one"))
+            it.runs._store_tried_at -= STORE_AGAIN_S
+            assert not it.runs.remembers() and it.runs.store_trouble == "the disk is full"
+        assert not it.runs.remembers()
+        it.runs._store_tried_at -= STORE_AGAIN_S
+        assert it.runs.remembers() and it.runs.store_trouble == ""
 
 
 def test_errors_have_wire_codes() -> None:

@@ -41,6 +41,16 @@ def test_life_of_a_row(store: Store) -> None:
     )
 
 
+def test_check_writes(store: Store, tmp_path: Path) -> None:
+    """Seeing that it can be written takes a real write, and changes nothing."""
+    store.add(RECORD)
+    log = next(tmp_path.rglob("*-wal"))
+    before = log.stat().st_size
+    store.check()
+    assert log.stat().st_size > before
+    assert store.get(RECORD.id) == RECORD
+
+
 def test_same_id_twice(store: Store) -> None:
     """An ID cannot be added a second time."""
     store.add(RECORD)
