@@ -25,7 +25,7 @@ from agent.supervisor import GENTLE_CODES, Supervisor
 from agent.threads import in_thread
 from shared.labels import UNAVAILABLE
 from shared.schemas import Energy, EnergyUnavailable, ModelListing, Pair, QueueState
-from shared.wire import CapabilityFrame
+from shared.wire import CapabilityFrame, encode
 
 log = logging.getLogger(__name__)
 
@@ -131,6 +131,7 @@ class CapabilityWatch:
         self._proof: tuple[float, str | None] | None = None
         self._pair_since = -math.inf
         self._framed: tuple[object, CapabilityFrame] | None = None
+        self._encoded: tuple[CapabilityFrame, str] | None = None
         for one in {supervisor, self._scout}:
             one.on_pair = self._hear
         supervisor.on_load = self._hear_of_load
@@ -152,10 +153,16 @@ class CapabilityWatch:
                     await self._first.wait()
         told, current = self._told, self._told if not self._trouble else None
         holds = (told, current, self._pair(), self._runs.queue())
-        # Probes come often, and what they are told changes seldom.
         if self._framed is None or self._framed[0] != holds:
             self._framed = holds, _frame(*holds)
         return self._framed[1]
+
+    async def encoded(self) -> str:
+        """Return that as it is sent: probes come often, and what they are told changes seldom."""
+        frame = await self.frame()
+        if self._encoded is None or self._encoded[0] is not frame:
+            self._encoded = frame, encode(frame)
+        return self._encoded[1]
 
     def ready(self, *, prove: bool = True) -> tuple[bool, str]:
         """Tell whether runs are decoded, with the reason: there is a pair, and it decodes now or has done so lately.

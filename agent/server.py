@@ -216,7 +216,7 @@ class _Session:
 
     async def answer(self, frame: ClientFrame) -> None:
         if isinstance(frame, ProbeFrame):
-            await self._connection.send(_text(await self._capability.frame()))
+            await self._connection.send(await self._capability.encoded())
             return
         try:
             await self._answer_about_run(frame)
@@ -273,14 +273,3 @@ class _Session:
                     shown, shown_at = progress, now()
             if run.outcome is not None:
                 await self.send(run.outcome)
-
-
-_last: tuple[AgentFrame, str] | None = None
-
-
-def _text(frame: AgentFrame) -> str:
-    """Encode a frame that is likely to be the one of before: probes come often, and capabilities change seldom."""
-    global _last
-    if _last is None or _last[0] is not frame:
-        _last = frame, encode(frame)
-    return _last[1]

@@ -8,6 +8,7 @@
 * `edge`: cold starts and warm answers against a minimal resolver, memory, size, and the hop to the tower (edge.*)
 * `fuzz`: the edge's answers to a fuzzer, with the tower down and up (fuzz.*)
 * `storm`: many clients at once while the agent is killed (storm.*)
+* `soak`: a thousand runs through an agent to which everything happens (soak.*)
 * `peer`: our loop against llama.cpp's own server, built and run like ours, and every format alone (peer-PAIR.*)
 """
 
@@ -38,7 +39,7 @@ from bench import (
 )
 from bench.models import BenchPair, embedded, embedded_files, smollm2, smollm2_files, tokens
 
-PARTS = ("curve", "lengths", "crosscheck", "receipts", "notice", "edge", "fuzz", "storm", "peer")
+PARTS = ("curve", "lengths", "crosscheck", "receipts", "notice", "edge", "fuzz", "storm", "soak", "peer")
 KS = (4, 6)
 
 
@@ -133,6 +134,11 @@ def _storm(options: argparse.Namespace) -> tuple[str, dict[str, Any], str]:
     return "storm", result, endurance.stormed_markdown(result)
 
 
+def _soak(options: argparse.Namespace) -> tuple[str, dict[str, Any], str]:
+    result = endurance.soaked(100 if options.quick else 1_000)
+    return "soak", result, endurance.soaked_markdown(result)
+
+
 def _peer(options: argparse.Namespace) -> tuple[str, dict[str, Any], str]:
     binary = peer.server_binary(options.peer_dir)
     compared: dict[str, list[dict[str, Any]]] = {}
@@ -169,6 +175,7 @@ _MEASURES = {
     "edge": _edge,
     "fuzz": _fuzz,
     "storm": _storm,
+    "soak": _soak,
     "peer": _peer,
 }
 

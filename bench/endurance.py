@@ -1,4 +1,8 @@
-"""What the edge endures, as figures: a fuzzer's requests (`tools.fuzz`), and many clients at once (`tools.storm`)."""
+"""What the service endures, as figures.
+
+The edge: a fuzzer's requests (`tools.fuzz`), and many clients at once (`tools.storm`). The agent: a thousand runs with
+all that happens in months (`tools.soak`).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tools.fuzz import Tally, fuzz_local
+from tools.soak import soak_local
 from tools.storm import storm_local
 
 SEED = 1
@@ -85,4 +90,25 @@ def stormed_markdown(result: Mapping[str, Any]) -> str:
     for kind, one in result["by_kind"].items():
         told = ", ".join(f"{status}: {count}" for status, count in one["statuses"].items())
         lines.append(f"| {kind} | {told} | {one['median_s']} | {one['longest_s']} |")
+    return "\n".join([*lines, *(f"FAULT {fault}" for fault in result["faults"])])
+
+
+def soaked(runs: int) -> dict[str, Any]:
+    """Makes many short runs through an agent that is disturbed all along."""
+    return soak_local(runs, SEED)
+
+
+def soaked_markdown(result: Mapping[str, Any]) -> str:
+    """Renders what `soaked` returned."""
+    ended, done = (
+        ", ".join(f"{name}: {count}" for name, count in result[part].items()) for part in ("ended", "done")
+    )
+    lines = [
+        "| runs | ended | what was done | memory of the agent | of the worker that grew most | descriptors | faults |",
+        "|---|---|---|---|---|---|---|",
+        f"| {result['runs']} | {ended} | {done} | {result['resident_growth']} | {result['worker_growth']} "
+        f"| {result['descriptor_growth']} | {len(result['faults'])} |",
+        "",
+        "Memory and descriptors: the last third over the middle one, by medians.",
+    ]
     return "\n".join([*lines, *(f"FAULT {fault}" for fault in result["faults"])])

@@ -354,6 +354,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(argv)
     leave_on_sigterm()
+    told = soak_local(args.runs, args.seed)
+    print(json.dumps(told, indent=1))
+    return 1 if told["faults"] else 0
+
+
+def soak_local(runs: int, seed: int) -> dict[str, Any]:
+    """Starts an agent with a store of models and soaks it; returns what was done and seen, and what was wrong."""
     with tempfile.TemporaryDirectory(prefix="specdec-soak-") as folder:
         root = Path(folder)
         store = root / "models"
@@ -373,18 +380,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         }
         flags += ["--ollama-models", str(store)]
         with listening("agent", flags, state, environ) as (process, url):
-            chance = random.Random(args.seed)  # noqa: S311 - what happens when, not a secret
+            chance = random.Random(seed)  # noqa: S311 - what happens when, not a secret
             soak = Soak(url, process.pid, store, token_file, state / "agent.log", chance, tokens)
             try:
-                asyncio.run(soak_agent(soak, args.runs))
+                asyncio.run(soak_agent(soak, runs))
             except Exception as exc:
                 soak.faults.append(f"the soak itself failed with {type(exc).__name__}: {exc}")
             if process.poll() is not None:
                 soak.faults.append(f"the agent ended with status {process.returncode}")
         said = soak.log.read_text()
         soak.faults += [f"the log holds the prompt {prompt!r}" for prompt in PROMPTS if prompt in said]
-    print(json.dumps(report(soak), indent=1))
-    return 1 if soak.faults else 0
+    return report(soak)
 
 
 if __name__ == "__main__":

@@ -50,3 +50,19 @@ def test_a_storm() -> None:
     assert "| health | 200: 532, 503: 1 | 2.31 | 24.4 |" in told.splitlines()
     faulty = endurance.stormed_markdown({**STORMED, "memory_growth": {}, "faults": ["a receipt was lost"]})
     assert "too short to tell" in faulty and faulty.splitlines()[-1] == "FAULT a receipt was lost"
+
+
+def test_a_soak() -> None:
+    """The table tells how runs ended, what grew, and every fault."""
+    soaked = {
+        "runs": 1000,
+        "ended": {"OK": 794, "CANCELLED": 103},
+        "done": {"stay": 450},
+        "resident_growth": 1.0105,
+        "worker_growth": 1.0052,
+        "descriptor_growth": 0.9167,
+        "faults": ["run 7 is stuck (stay)"],
+    }
+    told = endurance.soaked_markdown(soaked).splitlines()
+    assert "| 1000 | OK: 794, CANCELLED: 103 | stay: 450 | 1.0105 | 1.0052 | 0.9167 | 1 |" in told
+    assert told[-1] == "FAULT run 7 is stuck (stay)"
