@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
@@ -133,7 +134,7 @@ class WorkerPool:
     async def _take_idle(self) -> Process | None:
         while self._idle:
             worker = self._idle.pop()
-            if worker.returncode is None:
+            if not _has_ended(worker):
                 return worker
             await self._end(worker)
         return None
@@ -178,3 +179,11 @@ class WorkerPool:
             # The line is empty or cut short.
             raise WorkerDied from None
         return message
+
+
+def _has_ended(worker: Process) -> bool:
+    """Whether a worker is dead; asyncio learns of it only some time later."""
+    try:
+        return os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True

@@ -31,7 +31,7 @@ import httpx
 
 from agent.attest import PUBLIC
 from shared import labels
-from tools.soak import children, growth, weigh
+from tools.soak import children, growth, weigh, zombies
 from tools.stack import leave_on_sigterm, listening
 from tools.storm_checks import QUICK_S, RUN_KINDS, Storm, judge, payload_of
 from tools.storm_clients import MARK, PATIENCE_S, Clients, Seen, fetch
@@ -103,9 +103,12 @@ class Service:
         self._agent.close()
 
     def kill_worker(self, chance: random.Random) -> None:
-        """Kills one of the edge's workers."""
+        """Kills one of the edge's workers; returns when it is dead."""
         if self._edge_process is not None:
-            os.kill(chance.choice(children(self._edge_process.pid)), signal.SIGKILL)
+            pid = chance.choice(children(self._edge_process.pid))
+            os.kill(pid, signal.SIGKILL)
+            while pid in children(self._edge_process.pid) and pid not in zombies(self._edge_process.pid):
+                time.sleep(0.001)
 
     def alive(self) -> bool:
         """Whether neither has ended by itself."""
@@ -219,8 +222,10 @@ async def _kill_agent(service: Service, done: Storm, seconds: float) -> None:
 
 async def _kill_worker(service: Service, done: Storm, seconds: float, chance: random.Random) -> None:
     await asyncio.sleep(WORKER_KILL * seconds)
-    done.workers_killed.append(time.monotonic())
-    service.kill_worker(chance)
+    since = time.monotonic()
+    # Beside the clients: they go on asking, and what they are told meanwhile is judged when all is over.
+    await asyncio.to_thread(service.kill_worker, chance)
+    done.workers_killed.append((since, time.monotonic()))
 
 
 async def _settle(clients: Clients) -> list[str]:

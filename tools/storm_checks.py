@@ -56,7 +56,7 @@ class Storm:
     Attributes:
         keys: The edge's `/keys` answer, from before the storm.
         down: When the agent was down, from the kill until it listened again.
-        workers_killed: When a worker of the edge was killed.
+        workers_killed: When a worker of the edge was being killed, from the choice of it until it was dead.
         losses: How many answers a killed worker took along.
         silences: How many answers found an agent that was up too slow to answer; that is only told.
         lag: How late the storm itself was at most to notice an answer, in seconds.
@@ -64,14 +64,19 @@ class Storm:
 
     keys: bytes
     down: list[tuple[float, float]] = field(default_factory=list)
-    workers_killed: list[float] = field(default_factory=list)
+    workers_killed: list[tuple[float, float]] = field(default_factory=list)
     losses: int = 0
     silences: int = 0
     lag: float = 0.0
 
     def was_down(self, began: float, ended: float) -> bool:
         """Whether the agent was down at some time in between."""
-        return any(began <= until and since <= ended for since, until in self.down)
+        return overlaps(self.down, began, ended)
+
+
+def overlaps(spans: Sequence[tuple[float, float]], began: float, ended: float) -> bool:
+    """Whether any of the spans of time has an instant in common with the one that began and ended then."""
+    return any(began <= until and since <= ended for since, until in spans)
 
 
 def judge(storm: Storm, answers: Sequence[Seen]) -> list[str]:
@@ -96,7 +101,7 @@ def _faults(storm: Storm, one: Seen, owners: dict[str, int]) -> Iterator[str]:
         return
     if MARK.encode() in one.body:
         yield "the answer holds the prompt"
-    if one.status == 502 and any(one.began <= at <= one.ended for at in storm.workers_killed):
+    if one.status == 502 and overlaps(storm.workers_killed, one.began, one.ended):
         storm.losses += 1
         return
     took = one.ended - one.began

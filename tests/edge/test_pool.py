@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -207,3 +208,13 @@ async def test_worker_that_cannot_start_is_reported() -> None:
     with pytest.raises(WorkerDied):
         async with _pool(worker="raise SystemExit(1)"):
             pass
+
+
+async def test_idle_worker_that_was_killed_costs_no_answer() -> None:
+    """It is dead at once, though asyncio hears of it later: the next question gets another worker."""
+    async with _pool() as pool:
+        pid = (await pool.invoke({}))["pid"]
+        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):  # the thread that waits for it was quicker
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert (await pool.invoke({}))["pid"] != pid

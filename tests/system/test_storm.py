@@ -148,11 +148,11 @@ def test_what_only_a_failure_explains(down: Scene) -> None:
 def test_a_killed_worker_explains_one_lost_answer(down: Scene) -> None:
     """It held one question; two answers that were lost are one too many, and so is one at another time."""
     lost = down.curve(status=502, body=b'{"message": "Bad Gateway"}')
-    down.storm.workers_killed.append(100.5)
+    down.storm.workers_killed.append((100.5, 100.6))
     assert judge(down.storm, [lost]) == []
     down.storm.losses = 0
     assert "2 answers were lost, and 1 workers were killed (1 times)" in judge(down.storm, [lost, lost])
-    down.storm.losses, down.storm.workers_killed = 0, [200.0]
+    down.storm.losses, down.storm.workers_killed = 0, [(200.0, 200.1)]
     assert "502 is not documented" in judge(down.storm, [lost])[0]
 
 
