@@ -2,15 +2,16 @@
 
 Costs are timed in the order in which a step spends them, since order changes them: a draft's pass is slower right
 after the target has filled the processor's caches, and a pass of another shape than the last has its graph built anew.
-For each m draft passes are timed, the first over one token or two, and then a target pass over m tokens with everything
-that follows it in a step. Rounds go through all m up and down in turn, with plain passes before and after;
-each round's times are divided by its own plain passes, and the median round counts. So a machine that slows down for a
-while, or is disturbed once, changes none of the ratios.
+For each m draft passes are timed, the first over one token or two, after a draft pass over one or two, and then a
+target pass over m tokens with everything that follows it in a step. Rounds go through all m up and down in turn, with
+plain passes before and after; each round's times are divided by its own plain passes, and the median round counts. So a
+machine that slows down for a while, or is disturbed once, changes none of the ratios.
 """
 
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import math
 import os
@@ -33,7 +34,7 @@ WIDEST = 17
 NEAR, FAR_EVERY = 9, 3
 """Passes over more than `NEAR` tokens are rarely made: the first round and then every third one times them."""
 
-SECONDS, LONGEST_S = 4.0, 16.0
+SECONDS, LONGEST_S = 4.0, 32.0
 ROUNDS, FEWEST_ROUNDS, MOST_ROUNDS = 10, 4, 48
 """Rounds go on to `ROUNDS` and `SECONDS`, but after `LONGEST_S` only to `FEWEST_ROUNDS`.
 
@@ -42,6 +43,12 @@ Even numbers, so that a drift of the machine meets the rounds up and down alike.
 
 DRAFT_PASSES = 8
 """Draft passes of a step that are timed one by one; later ones cost what the last of these does."""
+
+READS = (1, 2, 2)
+"""Tokens that the first draft pass of a step reads, step by step; the last pass of the step before reads `LEAVES`."""
+
+LEAVES = (1, 2, 1)
+"""Tokens that the last draft pass of a step reads, so that first passes are 1 after 1, 2 after 1, and 2 after 2."""
 
 PLAIN_PASSES = 6
 """Plain passes timed before and after each round."""
@@ -133,11 +140,12 @@ def _rounds(
     threads: int,
     between: Callable[[], None],
 ) -> Calibration:
-    first: dict[int, list[float]] = {1: [], 2: []}
+    first: dict[tuple[int, int], list[float]] = {pair: [] for pair in itertools.product((0, 1, 2), (1, 2))}
     later: list[list[float]] = [[] for _ in range(DRAFT_PASSES - 1)]
     verify: list[list[float]] = [[] for _ in range(widest - 1)]
     anew: list[float] = []
     plain: list[float] = []
+    left = 0  # tokens of the draft pass before; nought where that was no step's
     gc.disable()
     began, processor, done = time.perf_counter(), time.process_time(), 0
     try:
@@ -146,16 +154,19 @@ def _rounds(
             widths = widths if done % 2 == 0 else widths[::-1]
             units, times = _plain(target, tokens, base, rule), []
             for place, width in enumerate(widths):
-                # The first pass reads one token or two in turn; only some steps go through all draft passes.
-                reading, passes = 1 + (place + done) % 2, DRAFT_PASSES if place % 3 == 0 else 1
-                timed = _step(draft, target, tokens, base, width, reading, passes, rule)
-                times.append((width, reading, *timed))
+                turn = (place + done) % len(READS)
+                # Only steps whose first pass reads one token go through all draft passes: after two, the second
+                # pass has its graph built anew.
+                reading, passes = READS[turn], DRAFT_PASSES if READS[turn] == 1 else 1
+                timed = _step(draft, target, tokens, base, width, reading, passes, LEAVES[turn], rule)
+                times.append((width, (left, reading), *timed))
+                left = LEAVES[turn]
                 between()
             units += _plain(target, tokens, base, rule)
             unit = statistics.median(units)
             plain.append(unit)
-            for width, reading, drafted, changed, verified in times:
-                first[reading].append(drafted[0] / unit)
+            for width, reads, drafted, changed, verified in times:
+                first[reads].append(drafted[0] / unit)
                 for seconds, lasted in zip(later, drafted[1:], strict=False):
                     seconds.append(lasted / unit)
                 verify[width - 2].append(verified / unit)
@@ -165,16 +176,17 @@ def _rounds(
     finally:
         gc.enable()
     now = datetime.now(UTC)
-    one_token = statistics.median(first[1])
+    one_token, catching_up, again = (statistics.median(first[reads]) for reads in ((1, 1), (1, 2), (2, 2)))
     settling = [round(statistics.median(ratios), 4) for ratios in later]
     return Calibration(
         costs=StepCosts(
             first=round(one_token, 4),
             following=settling[-1],
-            catch_up=round(max(0.0, statistics.median(first[2]) - one_token), 4),
+            catch_up=round(max(0.0, catching_up - one_token), 4),
             warming=tuple(settling[:-1]),
             verify=(1.0, *(round(statistics.median(ratios), 4) for ratios in verify)),
             width_change=round(max(0.0, statistics.median(anew)), 4),
+            draft_width_change=round(max(0.0, catching_up - max(again, one_token)), 4),
         ),
         target_s=statistics.median(plain),
         context=base,
@@ -211,12 +223,13 @@ def _step(
     width: int,
     reading: int,
     passes: int,
+    leaving: int,
     rule: Rule,
 ) -> tuple[list[float], float, float]:
     """Times each of some draft passes, and a verifying pass over `width` tokens with what follows it in a step.
 
     That pass is made twice. The first follows one of another width, so that its graph is built anew, the second one of
-    the same width, as at a fixed draft length; before each of them the draft has made a pass.
+    the same width, as at a fixed draft length; before each of them the draft has made a pass, over `leaving` tokens.
     """
     clock = time.perf_counter
     drafted: list[float] = []
@@ -229,7 +242,7 @@ def _step(
     proposals = [proposal._replace(token=token) for token in tokens[1:width]]
     verified = []
     for _ in range(2):
-        rule.propose(draft.forward(tokens[:1], 1)[0])
+        rule.propose(draft.forward(tokens[:leaving], 1)[0])
         start = clock()
         rule.judge(proposals, target.forward(tokens[:width], width))
         target.truncate(base)
@@ -298,7 +311,8 @@ def _from_json(value: dict[str, Any]) -> Calibration:
         KeyError: If a part is missing.
     """
     costs = value["costs"]
-    numbers = {name: _number(costs[name]) for name in ("first", "following", "catch_up", "width_change")}
+    names = ("first", "following", "catch_up", "width_change", "draft_width_change")
+    numbers = {name: _number(costs[name]) for name in names}
     verify, warming = (tuple(map(_number, costs[name])) for name in ("verify", "warming"))
     if not verify:
         raise ValueError("v was not measured")

@@ -28,6 +28,7 @@ def calibration_block(calibration: Calibration, k: int, all_accepted: float) -> 
             "warming": list(costs.warming),
             "following": costs.following,
             "catch_up": costs.catch_up,
+            "width_change": costs.draft_width_change,
             "k": k,
             "after_full_acceptance": all_accepted,
         },

@@ -121,6 +121,8 @@ def _predictions(m: Measurement, alpha: float | None) -> list[str]:
             findings.append("predicted_curve and residuals need calibration.draft")
         return findings
     parts = calibration.draft
+    if (parts.width_change or 0.0) > parts.catch_up:
+        return [*findings, "calibration.draft.width_change is more than the catch_up it is part of"]
     if not close(calibration.cost_ratio, costs.cost_ratio(parts.k, parts.after_full_acceptance)):
         findings.append("calibration.cost_ratio is not what calibration.draft gives")
     findings += _draft_pattern(m, parts, alpha)
@@ -155,7 +157,12 @@ def _costs(calibration: Calibration | None) -> StepCosts | None:
         return None
     parts = calibration.draft
     return StepCosts(
-        parts.first, parts.following, parts.catch_up, tuple(calibration.verify_cost), tuple(parts.warming)
+        first=parts.first,
+        following=parts.following,
+        catch_up=parts.catch_up,
+        verify=tuple(calibration.verify_cost),
+        warming=tuple(parts.warming),
+        draft_width_change=parts.width_change or 0.0,
     )
 
 

@@ -124,12 +124,13 @@ class StepCosts:
     Attributes:
         first: First draft pass of a step, over one token.
         following: Each later draft pass, once settled.
-        catch_up: What reading two tokens in the first pass adds to it.
+        catch_up: What reading two tokens in the first pass adds to it, after a draft pass over one token.
         verify: v(1), v(2), ...: a target pass over so many tokens, judging included; v(1) is 1.
         warming: Second, third, ... draft pass of a step, as long as they differ from later ones: each finds more of
             what it needs in the processor's caches.
         width_change: What a target pass adds if the one before was over another number of tokens, because its graph
             is built anew. Steps of one k never pay it.
+        draft_width_change: The same for a draft pass: part of `catch_up`, and paid again by the pass that follows.
     """
 
     first: float
@@ -138,6 +139,7 @@ class StepCosts:
     verify: tuple[float, ...]
     warming: tuple[float, ...] = ()
     width_change: float = 0.0
+    draft_width_change: float = 0.0
 
     @property
     def max_k(self) -> int:
@@ -145,12 +147,19 @@ class StepCosts:
         return len(self.verify) - 1
 
     def draft(self, k: int, all_accepted: float) -> float:
-        """Cost of drafting k tokens; `all_accepted` is the share of steps that follow a fully accepted one."""
+        """Cost of drafting k tokens; `all_accepted`, a, is the share of steps that follow a fully accepted one.
+
+        A first pass over two tokens has its graph built anew, which is in `catch_up`, and so has the pass over one
+        token after it. At k = 1 every pass is a first one: a share a^2 of them reads two tokens as the one before
+        did, which saves what `catch_up` counts, and a share a (1 - a) reads one token after two.
+        """
         if k == 0:
             return 0.0
         warming = self.warming[: k - 1]
         settled = (k - 1 - len(warming)) * self.following
-        return self.first + all_accepted * self.catch_up + sum(warming) + settled
+        changes = all_accepted * (1 - 2 * all_accepted) if k == 1 else all_accepted
+        first = self.first + all_accepted * self.catch_up + changes * self.draft_width_change
+        return first + sum(warming) + settled
 
     def step(self, k: int, all_accepted: float) -> float:
         """Cost of a whole step with k draft tokens.

@@ -149,6 +149,7 @@ class DraftCosts(Trimmed):
     warming: Annotated[list[Cost], Field(max_length=16)] = []
     following: Cost
     catch_up: Cost
+    width_change: Cost | None = None
     k: K
     after_full_acceptance: Rate
 

@@ -75,7 +75,12 @@ def measured(target: Table, draft: Table, capacity: int = 4096, **fields: Any) -
 
 
 COSTS = StepCosts(
-    first=0.3, following=0.1, catch_up=0.05, verify=tuple(1 + 0.05 * m for m in range(17)), warming=(0.2,)
+    first=0.3,
+    following=0.1,
+    catch_up=0.05,
+    verify=tuple(1 + 0.05 * m for m in range(17)),
+    warming=(0.2,),
+    draft_width_change=0.02,
 )
 """A draft that is worth its costs where it is mostly right."""
 
@@ -458,7 +463,7 @@ def test_predictions_rest_on_the_costs() -> None:
         for g, a in zip(m["per_step"]["drafted"], m["per_step"]["accepted"], strict=True)
     ]
     assert summarise(steps, 3).emitted == m["emitted"]
-    drafting = 0.3 + 0.2 + 0.1 + 0.05 * after_full_acceptance(steps)
+    drafting = 0.3 + 0.2 + 0.1 + (0.05 + 0.02) * after_full_acceptance(steps)
     assert m["calibration"]["cost_ratio"] == pytest.approx(drafting / 3)
     alpha = m["accepted_rate"]
     expected = 1 + alpha + alpha**2 + alpha**3

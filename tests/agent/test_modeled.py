@@ -15,7 +15,12 @@ from shared.curve import StepCosts
 from shared.estimators import Step, summarise
 
 COSTS = StepCosts(
-    first=0.5, following=0.125, catch_up=0.25, verify=(1.0, 1.125, 1.25, 1.5, 2.0), width_change=0.0625
+    first=0.5,
+    following=0.125,
+    catch_up=0.125,
+    verify=(1.0, 1.125, 1.25, 1.5, 2.0),
+    width_change=0.0625,
+    draft_width_change=0.125,
 )
 KNOWN = Calibration(COSTS, 0.01, 128, 5, True, "2026-01-01T00:00:00Z", 0.0)
 STEPS = [Step(2, 2, False, 3), Step(2, 1, True, 2), Step(2, 2, False, 3), Step(2, 0, True, 1)]
@@ -45,7 +50,7 @@ def test_without_calibration_nothing_is_predicted() -> None:
 def test_fixed_length_by_hand() -> None:
     """The cost ratio is the draft's cost per token at this run's share of full acceptances; the rest follows."""
     told = predict(0.5)
-    drafting = 0.5 + 0.5 * 0.25 + 0.125  # two of four steps follow a fully accepted one
+    drafting = 0.5 + 0.5 * (0.125 + 0.125) + 0.125  # two of four steps follow a fully accepted one
     assert told.keys() == NAMES
     assert told["calibration"] == {
         "cost_ratio": drafting / 2,
@@ -55,7 +60,8 @@ def test_fixed_length_by_hand() -> None:
             "first": 0.5,
             "warming": [],
             "following": 0.125,
-            "catch_up": 0.25,
+            "catch_up": 0.125,
+            "width_change": 0.125,
             "k": 2,
             "after_full_acceptance": 0.5,
         },
@@ -70,7 +76,7 @@ def test_fixed_length_by_hand() -> None:
         "label": labels.MODELED,
         "speedup": [
             1.0,
-            1.5 / (0.5 + 0.125 + 1.125),
+            1.5 / (0.5 + 0.0625 + 1.125),
             1.75 / (0.625 + 0.0625 + 1.25),
             1.875 / (0.75 + 0.03125 + 1.5),
             1.9375 / (0.875 + 0.015625 + 2.0),
@@ -82,7 +88,7 @@ def test_fixed_length_by_hand() -> None:
 def test_an_alpha_that_pays_is_recommended_its_k() -> None:
     """With everything accepted the longest draft that pays is recommended."""
     curve = predict(1.0)["predicted_curve"]["speedup"]
-    assert curve == [1.0, 2 / 1.875, 3 / 2.125, 4 / 2.5, 5 / 3.125]
+    assert curve == [1.0, 2 / 1.625, 3 / 2.125, 4 / 2.5, 5 / 3.125]
     assert predict(1.0)["recommended_k"] == 3  # 1.6 on a tie with k = 4, the smaller
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -107,6 +108,7 @@ ANY_K = {
     "calibration.draft.warming.0": PARTS,
     "calibration.draft.following": CURVE,
     "calibration.draft.catch_up": CURVE,
+    "calibration.draft.width_change": CURVE,
     "calibration.draft.k": PARTS,
     "calibration.draft.after_full_acceptance": "calibration.draft.after_full_acceptance is not",
     "calibration.verify_cost.0": "calibration.verify_cost must begin with 1",
@@ -356,9 +358,27 @@ def test_a_calibration_of_another_run() -> None:
             draft["catch_up"],
             tuple(measured["calibration"]["verify_cost"]),
             tuple(draft["warming"]),
+            draft_width_change=draft["width_change"],
         )
         measured["calibration"]["cost_ratio"] = costs.cost_ratio(draft["k"], 1.0)
         assert any("calibration.draft.after_full_acceptance" in finding for finding in found(measured))
+
+
+@pytest.mark.parametrize("width_change", [0.05 + 1e-9, 0.5, 999_999.0])
+def test_a_draft_that_would_cost_less_than_nothing(width_change: float) -> None:
+    """What a graph costs is part of what two tokens cost; a greater share could make a step's cost negative."""
+    measured = made(3, SAMPLED)
+    measured["calibration"]["draft"]["width_change"] = width_change
+    assert found(measured) == ["calibration.draft.width_change is more than the catch_up it is part of"]
+
+
+def test_a_receipt_from_before_it_was_measured() -> None:
+    """Without the cost of a draft's graph, or with null, it counts as nothing."""
+    measured = made(3, SAMPLED, replace(COSTS, draft_width_change=0.0))
+    del measured["calibration"]["draft"]["width_change"]
+    assert found(measured) == []
+    measured["calibration"]["draft"]["width_change"] = None
+    assert found(measured) == []
 
 
 def test_costs_that_agree_but_for_alpha() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -150,6 +151,28 @@ def test_step_costs_by_hand(k: int, drafting: float) -> None:
         assert COSTS.cost_ratio(k, 0.5) == (drafting + 0.125) / k
     if k <= COSTS.max_k:
         assert COSTS.step(k, 0.5) == COSTS.draft(k, 0.5) + (1.0, 1.125, 1.25, 1.5, 2.0)[k]
+
+
+@pytest.mark.parametrize(
+    ("k", "all_accepted", "drafting"),
+    [
+        (1, 0.0, 0.5),
+        (1, 1.0, 0.6875),  # two tokens after two: nothing is built anew
+        (1, 0.5, 0.625),  # a quarter of the passes each way
+        (1, 0.25, 0.5703125),
+        (2, 0.0, 0.875),
+        (2, 1.0, 1.1875),  # two tokens after one, which catch_up tells, and one after two
+        (2, 0.5, 1.03125),
+        (4, 1.0, 1.5625),
+    ],
+)
+def test_draft_passes_of_changing_widths_by_hand(k: int, all_accepted: float, drafting: float) -> None:
+    """Each draft pass over another number of tokens than the one before costs a graph; at k = 1 these are few."""
+    costs = replace(COSTS, draft_width_change=0.0625)
+    assert costs.draft(k, all_accepted) == drafting
+    if k == 1:  # first + a (catch_up - R) + 2 a (1 - a) R
+        by_changes = 0.5 + all_accepted * 0.1875 + 2 * all_accepted * (1 - all_accepted) * 0.0625
+        assert by_changes == drafting
 
 
 def test_step_costs_without_warming() -> None:
