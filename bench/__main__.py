@@ -6,6 +6,7 @@
 * `receipts`: making, signing and storing receipts, and what that adds to a run (receipts.*)
 * `notice`: how soon a pair that comes or goes is told (notice.*)
 * `edge`: cold starts and warm answers against a minimal resolver, memory, size, and the hop to the tower (edge.*)
+* `page`: what the web page transfers, and how soon a moved slider is on the screen (page.*)
 * `fuzz`: the edge's answers to a fuzzer, with the tower down and up (fuzz.*)
 * `storm`: many clients at once while the agent is killed (storm.*)
 * `soak`: a thousand runs through an agent to which everything happens (soak.*)
@@ -36,10 +37,23 @@ from bench import (
     report,
     tables,
     versus,
+    web_page,
 )
 from bench.models import BenchPair, embedded, embedded_files, smollm2, smollm2_files, tokens
 
-PARTS = ("curve", "lengths", "crosscheck", "receipts", "notice", "edge", "fuzz", "storm", "soak", "peer")
+PARTS = (
+    "curve",
+    "lengths",
+    "crosscheck",
+    "receipts",
+    "notice",
+    "edge",
+    "page",
+    "fuzz",
+    "storm",
+    "soak",
+    "peer",
+)
 KS = (4, 6)
 
 
@@ -124,6 +138,11 @@ def _edge(options: argparse.Namespace) -> tuple[str, dict[str, Any], str]:
     return "edge", {"instance": instance, "hop": hop.summary(way)}, table
 
 
+def _page(options: argparse.Namespace) -> tuple[str, dict[str, Any], str]:
+    result = web_page.measure(40 if options.quick else 400)
+    return "page", result, web_page.markdown(result)
+
+
 def _fuzz(options: argparse.Namespace) -> tuple[str, dict[str, Any], str]:
     result = endurance.fuzzed(2_000, 200) if options.quick else endurance.fuzzed(20_000, 2_000)
     return "fuzz", result, endurance.fuzzed_markdown(result)
@@ -173,6 +192,7 @@ _MEASURES = {
     "receipts": _receipts,
     "notice": _notice,
     "edge": _edge,
+    "page": _page,
     "fuzz": _fuzz,
     "storm": _storm,
     "soak": _soak,

@@ -12,8 +12,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
@@ -47,8 +45,6 @@ _LOADED_AT = time.monotonic()
 RESERVE_S = 1.0
 
 CURVE_KEPT_S = 300
-
-PAGE_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 
@@ -187,18 +183,16 @@ def _init_s() -> float:
     return min(INIT_MOST_S, time.monotonic() - _LOADED_AT)
 
 
-@cache
-def _page_text() -> str:
-    return Path(__file__).with_name("web").joinpath("index.html").read_text("utf-8")
-
-
 def _page() -> Response[str]:
+    from edge.page import KEPT_S, page
+
+    made = page()
     headers = {
-        "Cache-Control": "public, max-age=3600",
-        "ETag": etag(_page_text()),
-        "Content-Security-Policy": PAGE_POLICY,
+        "Cache-Control": f"public, max-age={KEPT_S}",
+        "ETag": etag(made.text),
+        "Content-Security-Policy": made.policy,
     }
-    return Response(200, "text/html; charset=utf-8", _page_text(), headers)
+    return Response(200, "text/html; charset=utf-8", made.text, headers)
 
 
 def _no_route(method: str, path: str) -> Response[str]:

@@ -68,9 +68,11 @@ def health(answer: CapabilityFrame | TowerFault, *, runs_configured: bool) -> di
     if isinstance(answer, TowerFault):
         pair: dict[str, Any] = {"found": False, "reason": _pair_reason(answer)}
         models: list[Any] = []
+        queue = energy = None
     else:
         found = answer.model_dump(mode="json", exclude_none=True)
         pair, models = found["same_family_pair"], found["models"]
+        queue, energy = found["queue"], found["energy"]
     return {
         "status": "LIVE",
         "label": labels.HEALTH_MEASURED if pair["found"] else labels.HEALTH_ROADMAP,
@@ -78,6 +80,8 @@ def health(answer: CapabilityFrame | TowerFault, *, runs_configured: bool) -> di
         "measured_run_possible": bool(pair["found"] and runs_configured),
         "tower_reachable": not isinstance(answer, TowerFault),
         "models": models,
+        "queue": queue,
+        "energy": energy,
         "doctrine": labels.DOCTRINE,
         "endpoints": ENDPOINTS,
     }

@@ -10,7 +10,7 @@ from typing import Any, Final
 from edge.openapi_payloads import HEX, TEXT, TIME, json_object, of_model, payload_schemas, ref
 from shared import labels
 from shared.receipts import DIGEST_ALG
-from shared.schemas import MAX_PROMPT_BYTES, ModelListing, Pair, RunRequest
+from shared.schemas import MAX_PROMPT_BYTES, ModelListing, Pair, QueueState, RunRequest
 
 _ANY: Final = {"type": "object"}
 _ALG: Final = {"enum": ["ECDSA_SHA_256", "ED25519"]}
@@ -44,7 +44,7 @@ def schemas(k: int) -> dict[str, Any]:
         "Signature": {"oneOf": [_unsigned(), _signed()]},
         "Keys": json_object({"keys": {"type": "array", "items": _key()}}, closed=True),
     }
-    for model in (ModelListing, Pair, RunRequest):
+    for model in (ModelListing, Pair, QueueState, RunRequest):
         found |= of_model(model)
     # What JSON Schema cannot say of a text: it counts characters, the limit is in bytes.
     found["RunRequest"]["description"] = "Integers are written without a fraction: 4, not 4.0"
@@ -70,6 +70,14 @@ def _health() -> dict[str, Any]:
                 "description": "Whether the tower answered this edge's question",
             },
             "models": {"type": "array", "items": ref("ModelListing")},
+            "queue": {
+                "oneOf": [ref("QueueState"), {"type": "null"}],
+                "description": "Runs on the tower and before it; null where it did not answer",
+            },
+            "energy": {
+                "oneOf": [ref("EnergyMeasured"), ref("EnergyUnavailable"), {"type": "null"}],
+                "description": "Whether the tower can meter energy; null where it did not answer",
+            },
             "doctrine": ref("Doctrine"),
             "endpoints": {"type": "object", "minProperties": 1, "additionalProperties": TEXT},
         }

@@ -172,7 +172,8 @@ def test_page_is_for_people() -> None:
     reply = EDGE.get("/")
     assert reply.status == 200
     assert reply.headers["Content-Type"] == "text/html; charset=utf-8"
-    assert "default-src 'none'" in reply.headers["Content-Security-Policy"]
+    assert reply.headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'sha256-")
+    assert len(reply.text.encode("utf-8")) <= 150_000
     assert "<h1>Governed speculative decoding</h1>" in reply.text
     assert not re.search(r'(src|href)="(https?:)?//', reply.text)
     assert EDGE.get("").text == reply.text

@@ -25,6 +25,8 @@ def test_health_with_a_live_pair() -> None:
     assert body["measured_run_possible"] is True
     assert body["tower_reachable"] is True
     assert body["models"] == CAPABILITY["models"]
+    assert body["queue"] == CAPABILITY["queue"]
+    assert body["energy"] == CAPABILITY["energy"]
     assert body["doctrine"]["label"] == "STATED (not checked here)"
     assert body["endpoints"]["run"] == "POST /api/a11oy/v1/specdec/run"
     assert "signature" not in body
@@ -44,6 +46,7 @@ def test_health_without_a_tower(place: object) -> None:
     assert reply.json["measured_run_possible"] is False
     assert reply.json["tower_reachable"] is False
     assert reply.json["models"] == []
+    assert reply.json["queue"] is reply.json["energy"] is None
 
 
 def test_health_of_a_websocket_that_says_nothing() -> None:
