@@ -90,7 +90,9 @@ def finish(method: str, headers: Mapping[str, str], result: dict[str, Any]) -> d
     own = result["headers"]
     tag = own.get("ETag")
     if result["statusCode"] == 200 and tag and _matches(headers.get("if-none-match", ""), tag):
-        kept = {name: own[name] for name in ("ETag", "Cache-Control", "Link") if name in own}
+        # A browser takes these in place of what it has kept (RFC 9111 section 3.2), so the page keeps its own policy.
+        named = ("ETag", "Cache-Control", "Link", "Content-Security-Policy")
+        kept = {name: own[name] for name in named if name in own}
         return {**result, "statusCode": 304, "headers": {**SAFE_HEADERS, **kept}, "body": ""}
     body = "" if method == "HEAD" else result["body"]
     return {**result, "headers": {**SAFE_HEADERS, **own}, "body": body}

@@ -32,6 +32,7 @@ class Browser:
     def __init__(self, driver: Chrome) -> None:
         """Takes over a browser that has been started."""
         self.driver = driver
+        self.seen: list[dict[str, Any]] = []
 
     def open(self, address: str) -> None:
         """Loads a page and forgets what was asked for before."""
@@ -92,7 +93,12 @@ class Browser:
     def network(self) -> list[dict[str, Any]]:
         """Events of the network since the page was opened, each once."""
         entries = [json.loads(entry["message"])["message"] for entry in self._log("performance")]
-        return [entry for entry in entries if entry["method"].startswith("Network.")]
+        self.seen = [entry for entry in entries if entry["method"].startswith("Network.")]
+        return self.seen
+
+    def cache(self, *, on: bool) -> None:
+        """Lets the browser keep what it has loaded, or not."""
+        self._command("Network.setCacheDisabled", {"cacheDisabled": not on})
 
     def complaints(self) -> list[str]:
         """What the browser's console holds of errors, such as what the page's policy forbade."""
@@ -144,9 +150,8 @@ def chromium() -> Iterator[Browser]:
     driver = Chrome(options, Service(program("chromedriver", "chromium-driver")))
     try:
         driver.set_script_timeout(PATIENCE_S)
-        driver.execute_cdp_cmd(
-            "Network.setCacheDisabled", {"cacheDisabled": True}
-        )  # each load is a first one
-        yield Browser(driver)
+        browser = Browser(driver)
+        browser.cache(on=False)  # each load is a first one
+        yield browser
     finally:
         driver.quit()

@@ -1,6 +1,6 @@
 /**
  * Charts, drawn by uPlot in the page's own colours: lines, measured points with their intervals, the break-even line.
- * What a chart shows is also in a table beside it; the canvas itself is hidden from screen readers.
+ * What a chart shows is also in a table beside it; the chart itself is hidden from screen readers.
  */
 import { element } from "./dom.mjs";
 
@@ -84,14 +84,14 @@ export function chart(place, what) {
     plot = new uPlot(
       {
         width: Math.max(240, place.clientWidth), height: HEIGHT, axes,
-        scales: { x: { time: false }, y: { range: (_, low, high) => what.range ?? [Math.min(0, low), high * 1.05] } },
+        scales: { x: { time: false }, y: { range: (_, low, high) => what.range ?? [Math.min(0, low), Math.max(high, what.breakEven ? 1 : 0) * 1.05] } },
         series: [{ label: what.x, value: (_, x) => (x === null || x === undefined ? "–" : String(Number(x.toFixed(2)))) },
           ...what.lines.map(series)],
         cursor: { drag: { x: false, y: false } }, legend: { live: true }, hooks: { draw: [marks] },
       },
       data, place,
     );
-    place.querySelector("canvas").setAttribute("aria-hidden", "true");
+    place.querySelector(".uplot").setAttribute("aria-hidden", "true"); // its values are in the table beside it
   };
 
   const one = {
@@ -127,6 +127,6 @@ export function bars(caption, heads, rows) {
   };
   const head = element("tr", {}, ...heads.map((h) => element("th", { scope: "col" }, h)),
     element("td", { "aria-hidden": "true" }));
-  return element("table", { className: "histogram" }, element("caption", {}, caption),
+  return element("table", { className: "histogram" }, element("caption", {}, ...[caption].flat()),
     element("thead", {}, head), element("tbody", {}, ...rows.map(line)));
 }

@@ -7,9 +7,11 @@ const ALPHAS = spaced(0, 1, 101);
 const KS = spaced(1, MOST_K, MOST_K);
 const TABLE_ALPHAS = spaced(0, 1, 11).map((alpha) => Number(alpha.toFixed(1)));
 
-const SPEEDUP = { label: "speed-up", colour: "modeled" };
-const TOKENS = { label: "tokens a step", colour: "second", scale: "second", dashed: true };
+const SPEEDUP = { label: "speed-up (MODELED)", colour: "modeled" };
+const TOKENS = { label: "tokens a step (MODELED)", colour: "second", scale: "second", dashed: true };
 const AXES = { y: "speed-up", second: "tokens a step", lines: [SPEEDUP, TOKENS], breakEven: true };
+
+const modeled = (what) => [badge(MODELED), ` ${what}`];
 
 /** Where a slider stands; its value is shown beside it, and read out with it. */
 function read(id) {
@@ -25,9 +27,10 @@ function summary({ k, cost, verify, alpha }) {
   const at = (name, text) => element("strong", { id: name }, text);
   return [
     `At α = ${alpha} and k = ${k}: speed-up `, at("modeled-speedup", `${rounded(speedup)}×`), ", ",
-    at("modeled-tokens", rounded(expectedTokens(alpha, k))), " tokens a step ", badge(MODELED), ". ",
-    from === null ? `With k = ${k} speculation never pays. ` : `With k = ${k} it pays from α = ${digits(from, 3)} on. `,
-    best === 0 ? "At this α the best is not to speculate." : `At this α the best k is ${best}.`,
+    at("modeled-tokens", rounded(expectedTokens(alpha, k))), " tokens a step. ",
+    from === null ? `With k = ${k} speculation never pays. ` : `With k = ${k} it pays above α = ${digits(from, 3)}. `,
+    best === 0 ? "At this α the best is not to speculate. " : `At this α the best k is ${best}. `,
+    badge(MODELED),
   ];
 }
 
@@ -43,15 +46,15 @@ export function startCurve() {
     overAlpha.show([ALPHAS, ALPHAS.map((a) => speedup(a, k)), ALPHAS.map((a) => expectedTokens(a, k))]);
     overK.show([KS, KS.map((length) => speedup(alpha, length)), KS.map((length) => expectedTokens(alpha, length))]);
     byId("modeled-summary").replaceChildren(...summary({ k, cost, verify, alpha }));
-    const rows = (values, name, point) =>
+    const rows = (values, point) =>
       values.map((value) => {
         const [a, length] = point(value);
         return [String(value), rounded(speedup(a, length)), rounded(expectedTokens(a, length))];
       });
     byId("table-alpha").replaceChildren(
-      table(`MODELED for k = ${k}`, ["α", "speed-up", "tokens a step"], rows(TABLE_ALPHAS, "α", (a) => [a, k])));
+      table(modeled(`for k = ${k}`), ["α", "speed-up", "tokens a step"], rows(TABLE_ALPHAS, (a) => [a, k])));
     byId("table-k").replaceChildren(
-      table(`MODELED for α = ${alpha}`, ["k", "speed-up", "tokens a step"], rows(KS, "k", (length) => [alpha, length])));
+      table(modeled(`for α = ${alpha}`), ["k", "speed-up", "tokens a step"], rows(KS, (length) => [alpha, length])));
   };
   for (const id of ids) byId(id).addEventListener("input", repaint);
   repaint();

@@ -23,8 +23,9 @@ const kindOf = (label) => /ROADMAP|MODELED|UNAVAILABLE|MEASURED/.exec(label)?.[0
 /** A label in words and colour. */
 export const badge = (label) => element("span", { className: `badge ${kindOf(label)}` }, label);
 
-/** Shows a label in an element that is there already. */
+/** Shows a label in an element that is there already; nothing is touched, or read out again, if it is the same. */
 export function setBadge(place, label) {
+  if (place.textContent === label) return;
   place.className = `badge ${kindOf(label)}`;
   place.textContent = label;
 }
@@ -41,14 +42,14 @@ export function figure(text, label, note = null) {
   return [`${text} `, badge(label), note ? ` ${note}` : ""];
 }
 
-/** A table with a caption; `rows` are lists of cells, the first of each its heading. */
+/** A table with a caption, text or nodes; `rows` are lists of cells, the first of each its heading. */
 export function table(caption, heads, rows) {
   const cell = (content) => element("td", {}, ...[content].flat());
   const line = ([first, ...others]) =>
     element("tr", {}, element("th", { scope: "row" }, ...[first].flat()), ...others.map(cell));
-  const head = heads && element("thead", {}, element("tr", {}, ...heads.map((h) => element("th", { scope: "col" }, h))));
+  const head = heads && element("thead", {}, element("tr", {}, ...heads.map((h) => element("th", { scope: "col" }, ...[h].flat()))));
   const body = element("tbody", {}, ...rows.map(line));
-  return element("table", {}, element("caption", {}, caption), head, body);
+  return element("table", {}, element("caption", {}, ...[caption].flat()), head, body);
 }
 
 /** What a caught error says. */

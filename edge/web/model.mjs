@@ -29,9 +29,9 @@ export function optimalK(alpha, costRatio, verifyCost, most) {
   return best;
 }
 
-/** The alpha from which on k draft tokens gain something, null if none does: where the curve crosses 1. */
+/** The alpha above which k draft tokens gain something, null if none does: where the curve crosses 1. */
 export function breakEven(k, costRatio, verifyCost) {
-  if (k === 0 || expectedSpeedup(1, k, costRatio, verifyCost) < 1) return null;
+  if (k === 0 || expectedSpeedup(1, k, costRatio, verifyCost) <= 1) return null;
   let [low, high] = [0, 1];
   for (let i = 0; i < 50; i += 1) {
     const middle = (low + high) / 2;

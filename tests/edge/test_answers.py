@@ -69,6 +69,15 @@ def test_what_the_caller_keeps_is_not_sent_again(condition: str, status: int) ->
         assert done["body"] == "{}"
 
 
+def test_a_page_that_is_not_sent_again_keeps_its_policy() -> None:
+    """A browser takes a 304's policy for the page's, which must not be the one for answers that are no page."""
+    result = _result()
+    result["headers"]["Content-Security-Policy"] = "default-src 'none'; script-src 'sha256-x'"
+    kept = finish("GET", {"if-none-match": TAG}, result)
+    assert kept["statusCode"] == 304
+    assert kept["headers"]["Content-Security-Policy"] == "default-src 'none'; script-src 'sha256-x'"
+
+
 @pytest.mark.parametrize("status", [202, 404, 422])
 def test_only_a_whole_answer_is_not_modified(status: int) -> None:
     """An error is told whatever the caller keeps."""

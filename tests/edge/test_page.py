@@ -112,7 +112,7 @@ def test_without_a_script_there_is_the_modeled_table() -> None:
     block = accounting_modeled(4, 0.2)
     assert {alpha: float(tokens) for alpha, tokens, _ in shown} == block["expected_tokens_per_step_at_alpha"]
     assert {alpha: float(speedup) for alpha, _, speedup in shown} == block["expected_speedup_at_alpha"]
-    assert "MODELED for k = 4, c = 0.2, v = 1" in page().text
+    assert '<span class="badge modeled">MODELED</span> for k = 4, c = 0.2, v = 1' in page().text
 
 
 def test_the_library_comes_with_its_licence() -> None:

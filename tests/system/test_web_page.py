@@ -14,6 +14,7 @@ import pytest
 
 from shared import labels
 from shared.client import Specdec
+from shared.receipts import build_receipt, unsigned_signature
 from tests.browser import DESKTOP, PATIENCE_S, PHONE, Browser, chromium, set_sliders
 from tests.shared.build import golden
 from tools.stack import Stack, running
@@ -104,9 +105,10 @@ def test_curve_is_a_table_too(page: Browser) -> None:
 def test_curve_says_what_follows(page: Browser) -> None:
     """Where it breaks even, and the best k, are said in a sentence; also that it never pays."""
     set_sliders(page, k=1, cost=0.2, verify=1, alpha=0.1)
-    assert "With k = 1 it pays from α = 0.200 on. At this α the best is not to speculate." in page.run(SHOWN)
-    set_sliders(page, k=4, cost=1, verify=2, alpha=1)
-    assert "With k = 4 speculation never pays." in page.run(SHOWN)
+    assert "With k = 1 it pays above α = 0.200. At this α the best is not to speculate." in page.run(SHOWN)
+    for verify in (1, 2):  # at 1 the speed-up is at most 1
+        set_sliders(page, k=4, cost=1, verify=verify, alpha=1)
+        assert "With k = 4 speculation never pays." in page.run(SHOWN)
     set_sliders(page, k=4, cost=0.2, verify=1, alpha=0.7)
     assert "At this α the best k is 3." in page.run(SHOWN)
 
@@ -138,14 +140,17 @@ def test_curves_are_drawn(page: Browser) -> None:
     legend = page.until(
         "const t = document.querySelector('#chart-alpha .u-legend').textContent; return /\\d\\.\\d{4}/.test(t) && t"
     )
-    assert re.search(r"speed-up:?\s*\d\.\d{4}", legend)
+    assert re.search(r"speed-up \(MODELED\):?\s*\d\.\d{4}", legend)
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 WATCH = """window.said = [];
-new MutationObserver(() => window.said.push(document.getElementById("run-status").textContent))
-  .observe(document.getElementById("run-status"), { childList: true, characterData: true, subtree: true });"""
+const place = document.getElementById("run-status").parentNode;
+new MutationObserver(() => window.said.push(place.textContent.trim()))
+  .observe(place, { childList: true, characterData: true, subtree: true });"""
+
+PHASES = "queued|starting|loading|calibrating|prefill|measuring|timing|metering|running"
 
 
 def fill(browser: Browser, **fields: Any) -> None:
@@ -166,10 +171,13 @@ def test_a_run_ends_measured(page: Browser) -> None:
     page.run(WATCH)
     fill(page, prompt="And it came to pass", n=12, ignore_eos=True, include_output=True)
     page.at("#run-send").click()
-    page.until("return document.querySelector('#run-result .verdict')", patience_s=2 * PATIENCE_S)
+    page.until("return document.querySelector('#run-result .histogram')", patience_s=2 * PATIENCE_S)
     said = page.run("return window.said")
-    assert any(re.fullmatch(r"(measuring|timing): \d+ of \d+", one) for one in said), said
     assert said[-1] == "Measured."
+    phases = [one for one in said[1:-1] if one != "sent"]
+    assert phases and all(
+        re.fullmatch(rf"({PHASES})( [1-9]\d* (of [1-9]\d*|ahead))?", one) for one in phases
+    ), said
     assert page.text("#run-result .label .badge") == "SPEC-DECODE MEASURED"
     assert "measured" in str(page.at("#run-result .label .badge").get_attribute("class"))
     assert page.text("#run-result .verdict").startswith("Receipt: OK")
@@ -179,29 +187,47 @@ def test_a_run_ends_measured(page: Browser) -> None:
     )
     assert re.search(r"^\d\.\d{4} MEASURED \(95 % .* pairs$", figures["Speed-up, measured"])
     assert " MODELED" in figures["Speed-up, Theorem 3.8"]
-    assert figures["Energy"].startswith("UNAVAILABLE ") and "(ON_CPU)" in figures["Energy"]
-    assert figures["Output unchanged"] == "MEASURED (lossless)"
-    assert "VERIFIED" in figures["Tower"]
+    assert figures["Energy"].startswith("UNAVAILABLE ") and figures["Energy"].endswith(", ON_CPU")
+    assert figures["Output unchanged"] == "yes MEASURED (lossless)"
+    assert figures["Tower"] == "127.0.0.1; its key signed this measurement"
     counts = [int(line[1]) for line in rows(page, "#run-result .histogram")]
     assert (len(counts), sum(counts)) == (5, 12)
     by_k = {line[0]: line for line in rows(page, "#run-result details table")}
-    assert re.fullmatch(r"\d\.\d+", by_k["4"][3]) and by_k["5"][3] == "–"
+    assert re.fullmatch(r"\d\.\d+", by_k["4"][3]) and by_k["5"][3] == "not run"
     assert re.fullmatch(r"\d\.\d+", by_k["5"][2]), "the curve at measured costs"
     assert len(page.text("#run-result pre")) > 20
     assert not page.at("#run-progress").is_displayed()
     assert page.violations() == []
 
 
+def measure(browser: Browser, **fields: Any) -> None:
+    """Makes a short run from the form and waits for its receipt."""
+    browser.run("document.getElementById('run-result').replaceChildren()")
+    fill(browser, prompt="And it came to pass", n=12, **fields)
+    browser.at("#run-send").click()
+    browser.until("return document.querySelector('#run-result .histogram')", patience_s=2 * PATIENCE_S)
+
+
 def test_a_second_k_joins_the_first(page: Browser) -> None:
-    """Runs of one visit with one pair stand together in the chart: a measured curve grows."""
-    for k in (2, "auto"):
-        page.run("document.getElementById('run-result').replaceChildren()")
-        fill(page, prompt="And it came to pass", n=12, k=k)
-        page.at("#run-send").click()
-        page.until("return document.querySelector('#run-result .verdict')", patience_s=2 * PATIENCE_S)
-    measured = [line for line in rows(page, "#run-result details table") if line[3] != "–"]
-    assert len(measured) == 2 and "2" in [line[0] for line in measured]
-    assert "adaptive" in dict(line[:2] for line in rows(page, "#run-result table"))["Steps"]
+    """Runs of one visit that differ in k alone stand together in the chart, all of them; others stand apart."""
+    for k in (2, 3, 2):
+        measure(page, k=k)
+    measured = [line for line in rows(page, "#run-result details table") if line[3] != "not run"]
+    assert [line[0] for line in measured] == ["2", "2", "3"]
+    measure(page, k=3, seed=1)  # not like the others
+    measured = [line for line in rows(page, "#run-result details table") if line[3] != "not run"]
+    assert [line[0] for line in measured] == ["3"]
+
+
+def test_an_automatic_k(page: Browser) -> None:
+    """An adaptive run says which alpha it rests on and why it has no rate of its own; nothing is modeled for one k."""
+    measure(page, k="auto")
+    figures = dict(line[:2] for line in rows(page, "#run-result table"))
+    assert "adaptive" in figures["Steps"]
+    assert figures["Accepted rate α"] == "UNAVAILABLE drafts stop where a refusal is expected"
+    assert re.match(r"[01]\.?\d* MEASURED .* steps of 4 draft tokens each", figures["α of fixed steps"])
+    assert figures["Speed-up, Theorem 3.8"] == "UNAVAILABLE no single k is modeled"
+    assert re.search(r"MODELED$", figures["Recommended"])
 
 
 def test_a_run_is_cancelled(page: Browser, stack: Stack) -> None:
@@ -209,7 +235,7 @@ def test_a_run_is_cancelled(page: Browser, stack: Stack) -> None:
     page.run(WATCH)
     fill(page, prompt="And it came to pass", n=500, ignore_eos=True)
     page.at("#run-send").click()
-    page.until("return window.said.some((one) => /: \\d+ of/.test(one))")
+    page.until("return window.said.some((one) => / of \\d/.test(one))")
     page.at("#run-cancel").click()
     page.until("return document.getElementById('run-status').textContent === 'Cancelled.'")
     assert page.text("#run-result .label .badge") == "SPEC-DECODE ROADMAP"
@@ -252,7 +278,7 @@ def test_without_a_tower(chrome: Browser, tmp_path: Path) -> None:
         assert chrome.text("#live-label") == labels.HEALTH_ROADMAP
         assert "Queue" in chrome.text("#live-facts") and "UNAVAILABLE" in chrome.text("#live-facts")
         chrome.at("#run-send").click()
-        chrome.until("return document.querySelector('#run-result .verdict')")
+        chrome.until("return document.querySelector('#run-result .label')")
         assert chrome.text("#run-result .label .badge") == "SPEC-DECODE ROADMAP"
         assert "Nothing was measured: the tower refused the connection." in chrome.text("#run-result")
         assert chrome.all("#run-result .badge.measured") == []
@@ -276,8 +302,10 @@ def test_a_good_receipt(page: Browser, receipt: dict[str, Any]) -> None:
     """A pasted receipt passes with the keys that it was signed by; who signed is said, its figures are shown."""
     paste(page, receipt, keys=True)
     assert page.text("#receipt-checks .verdict") == "Receipt: OK"
-    assert f"edge: key {receipt['signature']['keyid']}" in page.text("#receipt-checks .signers")
-    assert f"key {receipt['payload']['tower']['keyid']}" in page.text("#receipt-checks .signers")
+    signers = page.text("#receipt-checks .signers")
+    assert f"Signed by the edge, key {receipt['signature']['keyid']} (ECDSA_SHA_256)" in signers
+    assert f"Signed by the tower 127.0.0.1, key {receipt['payload']['tower']['keyid']}" in signers
+    assert "unproven" not in signers
     assert page.text("#receipt-said .label .badge") == "SPEC-DECODE MEASURED"
 
 
@@ -286,6 +314,11 @@ def test_a_good_receipt_without_keys(page: Browser, receipt: dict[str, Any]) -> 
     paste(page, receipt, keys=False)
     assert page.text("#receipt-checks .verdict") == "Receipt: OK, with 2 warnings"
     assert "the signature cannot be checked without a pinned key" in page.text("#receipt-checks .checks")
+    assert "Signed by" not in page.text("#receipt-checks .signers")
+    assert page.text("#receipt-checks .signers").count("Says, unproven, that it is signed by") == 2
+    assert dict(line[:2] for line in rows(page, "#receipt-said table"))["Tower"].endswith(
+        "is not proven here"
+    )
 
 
 @pytest.mark.parametrize(
@@ -339,13 +372,40 @@ def test_a_receipt_is_dropped_or_chosen(page: Browser, receipt: dict[str, Any], 
     assert "the text is not JSON" in page.text("#receipt-checks")
 
 
+def forged(receipt: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """An unsigned receipt with a right digest whose payload says something else."""
+    payload = {**copy.deepcopy(receipt["payload"]), **changes}
+    return build_receipt(payload, unsigned_signature("none"), receipt["generated_at"])
+
+
 def test_hostile_text_stays_text(page: Browser, receipt: dict[str, Any]) -> None:
-    """Markup in a receipt is shown as it stands, and does nothing."""
-    hostile = copy.deepcopy(receipt)
-    hostile["payload"]["label"] = "<img src=x onerror='window.hacked=1'>"
-    paste(page, hostile, keys=False)
+    """Markup in a receipt that passes its checks is shown as it stands, and does nothing."""
+    markup = "<img src=x onerror='window.hacked=1'>"
+    tower = {"id": markup, "attested": "UNPINNED"}
+    paste(page, forged(receipt, draft_model=markup, tower=tower), keys=False)
+    assert page.text("#receipt-checks .verdict").startswith("Receipt: OK")
+    figures = dict(line[:2] for line in rows(page, "#receipt-said table"))
+    assert figures["Pair"].startswith(markup) and figures["Tower"].startswith(markup)
     assert page.run("return window.hacked") is None
     assert page.all("#receipt-said img, #receipt-checks img") == []
+
+
+@pytest.mark.parametrize(
+    "change", [{"measurement": {}}, {"measurement": {"verdict": {"valid": True}}}, {"quality_delta": None}]
+)
+def test_figures_that_cannot_be_read(page: Browser, receipt: dict[str, Any], change: dict[str, Any]) -> None:
+    """A payload of another shape shows its checks, and not one figure."""
+    paste(page, forged(receipt, tower={"id": "t", "attested": "UNPINNED"}, **change), keys=False)
+    assert page.text("#receipt-said") == "Its figures cannot be read."
+    assert page.all("#receipt-checks .check")
+
+
+def test_what_is_left_of_an_earlier_receipt(page: Browser, receipt: dict[str, Any]) -> None:
+    """A change of the text takes away verdict and figures of what stood there before."""
+    paste(page, receipt, keys=False)
+    assert page.all("#receipt-said .badge")
+    page.at("#receipt-text").send_keys(" ")
+    assert page.text("#receipt-checks") == page.text("#receipt-said") == ""
 
 
 # --- the page as a whole --------------------------------------------------------------------------------------------
@@ -364,12 +424,38 @@ def test_nobody_else_is_asked_for_anything(page: Browser, stack: Stack, receipt:
     assert 50_000 < sum(event["encodedDataLength"] for event in loaded) <= 150_000
     paste(page, receipt, keys=True)
     set_sliders(page, k=7)
+    measure(page)
     later = [
         event["params"]["request"]["url"]
         for event in page.network()
         if event["method"] == "Network.requestWillBeSent"
     ]
     assert later and all(url.startswith((f"{base}/", "data:", "blob:")) for url in later)
+
+
+def test_a_reload_with_what_the_browser_has_kept(chrome: Browser, stack: Stack) -> None:
+    """A page that is confirmed (304) instead of sent again runs as it did: the answer carries the page's own policy."""
+    chrome.cache(on=True)
+    try:
+        chrome.open(stack.edge_url + labels.BASE_PATH)
+        chrome.forget()
+        chrome.driver.refresh()
+        chrome.until("return document.getElementById('live-facts').children.length > 0")
+        answers = {
+            event["params"]["response"]["url"]: event["params"]["response"]["status"]
+            for event in chrome.network()
+            if event["method"] == "Network.responseReceived"
+        }
+        extra = [
+            event["params"]["statusCode"]
+            for event in chrome.seen
+            if event["method"].endswith("responseReceivedExtraInfo")
+        ]
+        assert answers[stack.edge_url + labels.BASE_PATH] == 200 and 304 in extra
+        assert chrome.text("#modeled-speedup") == "1.5406×"
+        assert chrome.complaints() == []
+    finally:
+        chrome.cache(on=False)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
