@@ -92,15 +92,14 @@ def _table(model: type[BaseModel], flags: dict[str, str]) -> str:
     properties = model.model_json_schema()["properties"]
     rows = [
         (
-            f"`{PREFIX}{each.upper()}`",
-            f"`{flags[each]}`" if each in flags else "",
+            f"`{PREFIX}{each.upper()}`" + (f", `{flags[each]}`" if each in flags else ""),
             _allowed(schema),
             _default(schema),
             str(schema["description"]),
         )
         for each, schema in properties.items()
     ]
-    return table(("variable", "flag", "may be", "default", "says"), rows)
+    return table(("variable, flag", "may be", "default", "says"), rows)
 
 
 def _allowed(schema: dict[str, Any]) -> str:
