@@ -2,7 +2,7 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 
-.PHONY: setup demo test serve lint bench soak build deploy clean
+.PHONY: setup demo test serve lint bench soak docs build deploy clean
 
 setup: $(VENV)/.ready  ## everything the other targets need, once
 
@@ -29,6 +29,10 @@ bench: setup  ## benchmarks, written to bench/results/
 
 soak: setup  ## a thousand short runs with everything that disturbs a tower in months, in minutes
 	$(PY) -m tools.soak
+
+docs: setup  ## this documentation as web pages, in dist/docs; its generated parts are written by `python -m tools.docs`
+	$(PY) -m tools.docs --check
+	$(PY) -m sphinx --fail-on-warning --keep-going --quiet docs dist/docs
 
 build: setup  ## the Lambda artifact with provenance and bill of materials, in dist/; ARCH=x86_64 for the other one
 	$(PY) -m tools.build --arch $(or $(ARCH),arm64)

@@ -27,79 +27,110 @@ def _default_state() -> Path:
 
 
 class AgentSettings(BaseModel):
-    """Everything that can be set: variable ``SPECDEC_SOME_NAME`` and flag ``--some-name`` are one field.
-
-    Attributes:
-        host: Address to listen on.
-        port: Port to listen on; 0 picks a free one.
-        draft: GGUF file of the draft model.
-        target: GGUF file of the target model.
-        embedded: Use the small pair that comes with the agent.
-        ollama_models: Ollama's model directory.
-        state: Directory of the run store.
-        token_file: File that holds the token, or the new one and the old one; see `agent.tokens`.
-        tower_token: The token clients must present, if no file holds one.
-        insecure: Do without a token, on loopback only.
-        tls_cert: PEM file of the certificate and what chains it up, to speak TLS without a proxy in front.
-        tls_key: PEM file of its private key.
-        queue_limit: How many runs may wait while one is decoded.
-        max_connections: How many clients may be connected at a time.
-        max_deadline_s: No run gets more time than this, waiting included.
-        expiry_s: How long the outcome of a run is kept.
-        hang_s: Silence of the decode worker for this long means that it hangs.
-        idle_s: After so long without a run the decode worker is ended, and its memory is free for others.
-        look_s: How often the models on disk are looked at for a change.
-        keepalive_s: Who waits for a run hears of it at least this often; below what the tunnel lets idle.
-        cancel_grace_s: How long the decode worker may take to heed a cancel before it is killed.
-        shutdown_grace_s: How long the run under way may go on after SIGTERM.
-        context: Tokens of context for each model.
-        threads: CPU threads to decode with; not set, each load of a pair tries what is fastest.
-        device: Decode on the GPU or on the processor; "auto" takes the GPU wherever there is one.
-        gpu: Which GPU, by UUID or index as nvidia-smi shows them; not set, the one with most memory.
-        pin_draft: Take this draft and no other, named as Ollama shows it.
-        pin_target: Take this target and no other, named as Ollama shows it.
-        forbid: Models never to use, separated by commas.
-        ollama_url: Where Ollama's server is; "none" asks nobody.
-        ollama_unload: Ask Ollama to let go of the models it holds before a run.
-        foreign: Other programs that compute on the GPU: "mark" makes the verdict say so, "refuse" makes no run.
-        worker_module: Python module that is run as the decode worker.
-    """
+    """Everything that can be set: variable ``SPECDEC_SOME_NAME`` and flag ``--some-name`` are one field."""
 
     model_config = ConfigDict(frozen=True)
 
-    host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535)] = 8765
-    draft: Path | None = None
-    target: Path | None = None
-    embedded: bool = False
-    ollama_models: Path | None = None
-    state: Path = Field(default_factory=_default_state)
-    token_file: Path | None = None
-    tower_token: SecretStr | None = None
-    insecure: bool = False
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    queue_limit: Annotated[int, Field(ge=0, le=100)] = 4
-    max_connections: Annotated[int, Field(ge=1, le=1000)] = 8
-    max_deadline_s: Seconds = 600.0
-    expiry_s: Seconds = 3600.0
-    hang_s: Seconds = 60.0
-    idle_s: Seconds = 300.0
-    look_s: Annotated[float, Field(gt=0, le=10)] = 3.0
-    keepalive_s: Annotated[float, Field(gt=0, le=15)] = 10.0
-    cancel_grace_s: Seconds = 5.0
-    shutdown_grace_s: Seconds = 5.0
-    context: Annotated[int, Field(ge=64, le=1_000_000)] = 4096
-    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
-    device: Literal["auto", "gpu", "cpu"] = "auto"
-    gpu: str | None = None
-    pin_draft: ModelName | None = None
-    pin_target: ModelName | None = None
-    forbid: tuple[ModelName, ...] = ()
-    ollama_url: str = "http://127.0.0.1:11434"
-    ollama_unload: bool = False
-    foreign: Literal["mark", "refuse"] = "mark"
-    worker_module: str = "agent.worker"
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: int = Field(default=8765, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
+    draft: Path | None = Field(default=None, description="GGUF file of the draft model.")
+    target: Path | None = Field(default=None, description="GGUF file of the target model.")
+    embedded: bool = Field(default=False, description="Use the small pair that comes with the agent.")
+    ollama_models: Path | None = Field(
+        default=None, description="Ollama's model directory, if it is not where Ollama usually keeps it."
+    )
+    state: Path = Field(
+        default_factory=_default_state,
+        description="Directory of the run store, the key and the token: systemd's `STATE_DIRECTORY`, else "
+        "`~/.local/state/specdec`.",
+    )
+    token_file: Path | None = Field(
+        default=None,
+        description="File that holds the token that clients must present, or two: the new one and the old one.",
+    )
+    tower_token: SecretStr | None = Field(
+        default=None, description="The token that clients must present, if no file holds one."
+    )
+    insecure: bool = Field(default=False, description="Do without a token, on loopback only.")
+    tls_cert: Path | None = Field(
+        default=None,
+        description="PEM file of the certificate and what chains it up, to speak TLS without a proxy in front.",
+    )
+    tls_key: Path | None = Field(default=None, description="PEM file of its private key.")
+    queue_limit: int = Field(
+        default=4, ge=0, le=100, description="How many runs may wait while one is decoded."
+    )
+    max_connections: int = Field(
+        default=8, ge=1, le=1000, description="How many clients may be connected at a time."
+    )
+    max_deadline_s: Seconds = Field(
+        default=600.0, description="No run gets more seconds than this, waiting included."
+    )
+    expiry_s: Seconds = Field(default=3600.0, description="Seconds for which the outcome of a run is kept.")
+    hang_s: Seconds = Field(
+        default=60.0, description="Silence of the decode worker for so many seconds means that it hangs."
+    )
+    idle_s: Seconds = Field(
+        default=300.0,
+        description="After so many seconds without a run the decode worker is ended, and its memory is free for "
+        "others.",
+    )
+    look_s: float = Field(
+        default=3.0,
+        gt=0,
+        le=10,
+        description="Seconds between two looks at the models on disk, for a change.",
+    )
+    keepalive_s: float = Field(
+        default=10.0,
+        gt=0,
+        le=15,
+        description="Who waits for a run hears of it at least this often, in seconds; below what the tunnel lets idle.",
+    )
+    cancel_grace_s: Seconds = Field(
+        default=5.0,
+        description="Seconds that the decode worker may take to heed a cancel before it is killed.",
+    )
+    shutdown_grace_s: Seconds = Field(
+        default=5.0, description="Seconds that the run under way may go on after SIGTERM."
+    )
+    context: int = Field(default=4096, ge=64, le=1_000_000, description="Tokens of context for each model.")
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        default=None,
+        description="CPU threads to decode with; not set, each load of a pair tries what is fastest, as a speed-up "
+        "counts only over the best plain decoding.",
+    )
+    device: Literal["auto", "gpu", "cpu"] = Field(
+        default="auto",
+        description="Decode on the GPU or on the processor; `auto` takes the GPU wherever there is one, and never "
+        "the processor in silence.",
+    )
+    gpu: str | None = Field(
+        default=None,
+        description="Which GPU, by UUID or index as nvidia-smi shows them; not set, the one with most memory.",
+    )
+    pin_draft: ModelName | None = Field(
+        default=None, description="Take this draft and no other, named as Ollama shows it."
+    )
+    pin_target: ModelName | None = Field(
+        default=None,
+        description="Take this target and no other, named as Ollama shows it; not set, the largest that fits.",
+    )
+    forbid: tuple[ModelName, ...] = Field(default=(), description="Models never to use, separated by commas.")
+    ollama_url: str = Field(
+        default="http://127.0.0.1:11434", description="Where Ollama's server is; `none` asks nobody."
+    )
+    ollama_unload: bool = Field(
+        default=False, description="Ask Ollama to let go of the models it holds before a run."
+    )
+    foreign: Literal["mark", "refuse"] = Field(
+        default="mark",
+        description="Other programs that compute on the GPU: `mark` makes the verdict say so, `refuse` makes no run "
+        "(GPU_BUSY).",
+    )
+    worker_module: str = Field(
+        default="agent.worker", description="Python module that is run as the decode worker."
+    )
 
     @field_validator("forbid", mode="before")
     @classmethod

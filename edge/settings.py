@@ -19,64 +19,113 @@ MAX_KEYS_TEXT = 100_000
 
 
 class EdgeSettings(BaseModel):
-    """What one edge instance needs to know. Every field has a variable ``SPECDEC_<NAME>``.
-
-    Attributes:
-        tower_url: Where the agent listens.
-        tower_token: Bearer token for the agent, or a JSON object of `token` and `headers`.
-        tower_token_secret: Name or ARN of the Secrets Manager secret that holds the same; read by a run when
-            there is no token yet, or when the tower refuses the one there is.
-        tower_headers: Further headers for the tower, as a JSON object: what a proxy before it asks for. Those in
-            a secret beside the token outrank them.
-        tower_ca: The certificate authority that the tower's certificate is from, if it is a private one: PEM text
-            (a backslash and an n may stand for a line's end), or a file of it.
-        run_secret: Key from which run ids, nonces and salts are derived; the same on all instances.
-        k: Draft length when a request names none.
-        cost_ratio: Draft step time over target step time, assumed by the modeled numbers.
-        wait_s: How long ``POST /run`` waits for a result when the caller states no preference.
-        tower_public_key: The tower's public key or keys, which its results must be signed by: PEM text (a
-            backslash and an n may stand for a line's end), or a file of it.
-        signer: Who signs receipts.
-        kms_key_id: Id or ARN of the KMS key (P-256), for ``kms``.
-        signing_key_file: File of the private key, for ``file``; made when it is not there.
-        signing_keyid: Id that the key in that file must have; it is then not made.
-        keys: What ``GET /keys`` answers, or a file of it: this edge's keys, old ones too, with their times.
-        receipts_table: DynamoDB table that receipts are stored in.
-        receipts_dir: Directory that receipts are stored in, instead.
-        run_deadline_s: Seconds after which the tower ends a run, counted from when it takes it.
-        runs_per_minute: Runs that one caller may ask for, on average; 0 sets no limit.
-        run_burst: Runs that a caller may ask for at once, if it has asked for none for long.
-        gpu_seconds_per_day: GPU seconds that all runs of a day (UTC) may take together, of which each run holds
-            `run_deadline_s` until its end is asked for; 0 sets no limit.
-        limits_table: DynamoDB table that those are counted in.
-        limits_file: SQLite database that they are counted in, instead; without either, each process counts by itself.
-    """
+    """What one edge instance needs to know. Every field has a variable ``SPECDEC_<NAME>``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    tower_url: str = "wss://gpu.a-11-oy.com/specdec"
-    tower_token: SecretStr | None = None
-    tower_token_secret: str | None = Field(default=None, min_length=1)
-    tower_headers: SecretStr | None = None
-    tower_ca: str | None = None
-    run_secret: SecretStr | None = None
-    k: int = Field(default=4, ge=1, le=16)
-    cost_ratio: float = Field(default=0.2, ge=0, le=10, allow_inf_nan=False)
-    wait_s: float = Field(default=20.0, ge=0, le=27, allow_inf_nan=False)
-    tower_public_key: str | None = None
-    signer: Literal["none", "kms", "file"] = "none"
-    kms_key_id: str | None = Field(default=None, min_length=1)
-    signing_key_file: Path | None = None
-    signing_keyid: str | None = None
-    keys: str | None = None
-    receipts_table: str | None = Field(default=None, min_length=3)
-    receipts_dir: Path | None = None
-    run_deadline_s: float = Field(default=300.0, ge=10, le=3600, allow_inf_nan=False)
-    runs_per_minute: float = Field(default=0.0, ge=0, le=6000, allow_inf_nan=False)
-    run_burst: int = Field(default=10, ge=1, le=1000)
-    gpu_seconds_per_day: float = Field(default=0.0, ge=0, le=1_000_000, allow_inf_nan=False)
-    limits_table: str | None = Field(default=None, min_length=3)
-    limits_file: Path | None = None
+    tower_url: str = Field(
+        default="wss://gpu.a-11-oy.com/specdec", description="Where the tower's agent listens."
+    )
+    tower_token: SecretStr | None = Field(
+        default=None, description="Bearer token for the agent, or a JSON object of `token` and `headers`."
+    )
+    tower_token_secret: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Name or ARN of the Secrets Manager secret that holds the same; read by a run when there is "
+        "no token yet, or when the tower refuses the one there is.",
+    )
+    tower_headers: SecretStr | None = Field(
+        default=None,
+        description="Further headers for the tower, as a JSON object: what a proxy before it asks for. Those in a "
+        "secret beside the token outrank them.",
+    )
+    tower_ca: str | None = Field(
+        default=None,
+        description="The certificate authority that the tower's certificate is from, if it is a private one: PEM "
+        "text (a backslash and an n may stand for a line's end), or a file of it.",
+    )
+    run_secret: SecretStr | None = Field(
+        default=None,
+        description="Key from which run ids, nonces and salts are derived, at least 16 bytes; the same on all "
+        "instances.",
+    )
+    k: int = Field(default=4, ge=1, le=16, description="Draft length when a request names none.")
+    cost_ratio: float = Field(
+        default=0.2,
+        ge=0,
+        le=10,
+        allow_inf_nan=False,
+        description="Draft step time over target step time, assumed by the modeled numbers.",
+    )
+    wait_s: float = Field(
+        default=20.0,
+        ge=0,
+        le=27,
+        allow_inf_nan=False,
+        description="Seconds that `POST /run` waits for a result when the caller states no preference.",
+    )
+    tower_public_key: str | None = Field(
+        default=None,
+        description="The tower's public key or keys, which its results must be signed by: PEM text (a backslash "
+        "and an n may stand for a line's end), or a file of it.",
+    )
+    signer: Literal["none", "kms", "file"] = Field(default="none", description="Who signs receipts.")
+    kms_key_id: str | None = Field(
+        default=None, min_length=1, description="Id or ARN of the KMS key (P-256), for `kms`."
+    )
+    signing_key_file: Path | None = Field(
+        default=None, description="File of the private key, for `file`; made when it is not there."
+    )
+    signing_keyid: str | None = Field(
+        default=None, description="Id that the key in that file must have; it is then not made."
+    )
+    keys: str | None = Field(
+        default=None,
+        description="What `GET /keys` answers, or a file of it: this edge's keys, old ones too, with their times.",
+    )
+    receipts_table: str | None = Field(
+        default=None, min_length=3, description="DynamoDB table that receipts are stored in."
+    )
+    receipts_dir: Path | None = Field(
+        default=None, description="Directory that receipts are stored in, instead."
+    )
+    run_deadline_s: float = Field(
+        default=300.0,
+        ge=10,
+        le=3600,
+        allow_inf_nan=False,
+        description="Seconds after which the tower ends a run, counted from when it takes it.",
+    )
+    runs_per_minute: float = Field(
+        default=0.0,
+        ge=0,
+        le=6000,
+        allow_inf_nan=False,
+        description="Runs that one caller may ask for, on average; 0 sets no limit, else at least 0.001.",
+    )
+    run_burst: int = Field(
+        default=10,
+        ge=1,
+        le=1000,
+        description="Runs that a caller may ask for at once, if it has asked for none for long.",
+    )
+    gpu_seconds_per_day: float = Field(
+        default=0.0,
+        ge=0,
+        le=1_000_000,
+        allow_inf_nan=False,
+        description="GPU seconds that all runs of a day (UTC) may take together, of which each run holds "
+        "`RUN_DEADLINE_S` until its end is asked for; 0 sets no limit, else at least that deadline.",
+    )
+    limits_table: str | None = Field(
+        default=None, min_length=3, description="DynamoDB table that those are counted in."
+    )
+    limits_file: Path | None = Field(
+        default=None,
+        description="SQLite database that they are counted in, instead; without either, each process counts by "
+        "itself.",
+    )
 
     @field_validator("tower_url")
     @classmethod

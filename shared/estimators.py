@@ -1,6 +1,6 @@
 """What step counts say: acceptance, its interval, and an interval for a median.
 
-Definitions follow the README's table. The names of other tools' metrics differ: vLLM, llama.cpp and AIPerf
+Definitions are those of docs/reference/numbers.md. The names of other tools' metrics differ: vLLM, llama.cpp and AIPerf
 call `draft_acceptance_rate` the acceptance rate; vLLM's and Spec-Bench's mean accepted length includes the
 correction or bonus token, as `mean_accepted_len` does here. Every 0/0 is None, never 0.
 """

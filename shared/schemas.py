@@ -65,17 +65,44 @@ class RunRequest(Model):
         AfterValidator(_prompt),
         must(f"be a string of 1 to {MAX_PROMPT_BYTES} UTF-8 bytes without NUL or lone surrogates"),
     ]
-    k: Annotated[K | Literal["auto"], must('be an integer from 1 to 16, or "auto"')] = labels.DEFAULT_K
-    n: Annotated[N, must("be an integer from 1 to 500")] = 50
+    k: Annotated[
+        K | Literal["auto"],
+        Field(description="Draft tokens per step; `auto`: the tower chooses for each step"),
+        must('be an integer from 1 to 16, or "auto"'),
+    ] = labels.DEFAULT_K
+    n: Annotated[
+        N, Field(description="Draft-then-verify steps to measure"), must("be an integer from 1 to 500")
+    ] = 50
     temperature: Annotated[
-        float, Field(ge=0, le=2), AfterValidator(_no_minus_zero), must("be a number from 0 to 2")
+        float,
+        Field(ge=0, le=2, description="0 is greedy"),
+        AfterValidator(_no_minus_zero),
+        must("be a number from 0 to 2"),
     ] = 0.0
-    top_p: Annotated[float, Field(gt=0, le=1), must("be a number above 0, at most 1")] = 1.0
-    top_k: Annotated[int, Field(ge=0, le=1000), must("be an integer from 0 to 1000")] = 0
-    seed: Annotated[int, Field(ge=0, le=MAX_SEED), must(f"be an integer from 0 to {MAX_SEED}")] = 0
-    chat: Annotated[bool, must("be true or false")] = False
-    ignore_eos: Annotated[bool, must("be true or false")] = False
-    include_output: Annotated[bool, must("be true or false")] = False
+    top_p: Annotated[
+        float,
+        Field(gt=0, le=1, description="Share of the probability that is sampled from; 1 is all of it"),
+        must("be a number above 0, at most 1"),
+    ] = 1.0
+    top_k: Annotated[
+        int,
+        Field(
+            ge=0, le=1000, description="Number of likeliest tokens that are sampled from; 0 is all of them"
+        ),
+        must("be an integer from 0 to 1000"),
+    ] = 0
+    seed: Annotated[
+        int,
+        Field(ge=0, le=MAX_SEED, description="Of the random numbers, when sampling"),
+        must(f"be an integer from 0 to {MAX_SEED}"),
+    ] = 0
+    chat: Annotated[bool, Field(description="Apply the target's chat template"), must("be true or false")] = (
+        False
+    )
+    ignore_eos: Annotated[bool, Field(description="Go on past end-of-text"), must("be true or false")] = False
+    include_output: Annotated[
+        bool, Field(description="Return the text beside the receipt"), must("be true or false")
+    ] = False
 
 
 def _from_text(pattern: re.Pattern[str], convert: type[int] | type[float]) -> BeforeValidator:
@@ -355,7 +382,7 @@ class GpuWatched(Trimmed):
 
 
 class Measurement(Trimmed):
-    """What the agent measured in one run; units and definitions as in the README's table."""
+    """What the agent measured in one run; units and definitions are in docs/reference/numbers.md."""
 
     label: Literal["MEASURED"]
     mode: Literal["linear", "adaptive"]
