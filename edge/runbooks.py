@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from edge.faults import FaultKind
-from shared.labels import BASE_PATH, PUBLIC_BASE
+from shared.labels import BASE_PATH
 from shared.wire import ErrorCode
 
-_HEALTH = f"Check: curl -s {PUBLIC_BASE}{BASE_PATH}/health"
+_HEALTH = f"Check: GET {BASE_PATH}/health"
 _REPEAT = f"Then repeat: POST {BASE_PATH}/run"
 # A run id is never run twice, and an Idempotency-Key always gives the same id.
 _RUN_ANEW = f"{_REPEAT}, with a new Idempotency-Key if one was sent"

@@ -98,7 +98,7 @@ def _attestation(payload: dict[str, Any], pins: Pins) -> Check:
     wrong = _out_of_date(key, "measurement", payload.get("generated_at"))
     if wrong:
         return Check("attestation", "failed", wrong)
-    return Check("attestation", "ok", "the measurement is signed by a pinned tower key")
+    return Check("attestation", "ok", f"the measurement is signed by the pinned tower key {key.keyid[:16]}")
 
 
 def _tower_keys(pins: Pins) -> list[TrustedKey] | None:
@@ -143,7 +143,7 @@ def _signature(receipt: dict[str, Any], payload: dict[str, Any], pins: Pins) -> 
     wrong = _out_of_date(key, "receipt", receipt.get("generated_at"))
     if wrong:
         return Check("signature", "failed", wrong)
-    return Check("signature", "ok", f"signed by the pinned key {key.keyid[:16]}")
+    return Check("signature", "ok", f"signed by the pinned edge key {key.keyid[:16]}")
 
 
 def _statement(claimed: dict[str, Any], expected: dict[str, Any]) -> str | None:

@@ -24,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     STATE.mkdir(mode=0o700, exist_ok=True)
     try:
         with running(STATE, port=port) as stack:
+            print(f"page   {stack.edge_url}{labels.BASE_PATH}")
             print(f"edge   {stack.edge_url}{labels.BASE_PATH}/health")
             print(f"agent  {stack.tower_url}")
             print(f"logs   {STATE}/agent.log {STATE}/edge.log\nCtrl-C stops both", flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import selectors
@@ -52,11 +53,12 @@ def running(
         RuntimeError: If one of them does not start; its last words are in the message.
     """
     token = state / "token"
-    token.touch(mode=0o600)
-    token.write_text(secrets.token_urlsafe(32))
     both = {**os.environ, **(environ or {})}
     tower_arguments = ["--port", "0", "--state", str(state), "--token-file", str(token), *agent]
     with ExitStack() as stack:
+        stack.enter_context(_alone(state))
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_urlsafe(32))
         tower, tower_url = stack.enter_context(listening("agent", tower_arguments, state, both))
         edge_arguments = ["--port", str(port), "--tower-url", tower_url, "--token-file", str(token)]
         edge_arguments += [
@@ -68,6 +70,23 @@ def running(
         edge_arguments += ["--receipts-dir", str(state / "receipts"), *edge]
         server, edge_url = stack.enter_context(listening("edge", edge_arguments, state, both))
         yield Stack(edge_url, tower_url, tower, server)
+
+
+@contextmanager
+def _alone(state: Path) -> Iterator[None]:
+    """Keeps a second stack out of the folder: its new token would lock the first one's edge out of its agent.
+
+    Raises:
+        RuntimeError: If there is one.
+    """
+    with (state / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RuntimeError(
+                f"another one is running with the folder {state}: use that, or stop it with Ctrl-C first"
+            ) from None
+        yield
 
 
 def leave_on_sigterm() -> None:

@@ -316,7 +316,7 @@ const CHECKS = {
     must(!key || keyid === key.keyid, "the tower's attestation names another key than the one that signed");
     must(same(tower.keyid ?? null, keyid), "tower.keyid is not the one that the attestation names");
     if (key) inItsTime(key, "measurement", ended_at);
-    if (key) return ["ok", "the measurement is signed by a pinned tower key"];
+    if (key) return ["ok", `the measurement is signed by the pinned tower key ${key.keyid.slice(0, 16)}`];
     return ["warning", blind ? BLIND : "signed by a tower whose key is not pinned here, so not checked"];
   },
   async signature({ receipt, payload: { label = null, run_id = null }, text }, { keys, requireSignature }) {
@@ -345,7 +345,7 @@ const CHECKS = {
     if (!key) return [unproven, blind ? BLIND : "the signature cannot be checked without a pinned key"];
     must(keyid === key.keyid && block.alg === key.alg, "signature.keyid or alg is not that of the key that signed");
     inItsTime(key, "receipt", receipt.generated_at);
-    return ["ok", `signed by the pinned key ${key.keyid.slice(0, 16)}`];
+    return ["ok", `signed by the pinned edge key ${key.keyid.slice(0, 16)}`];
   },
 };
 

@@ -340,7 +340,7 @@ def test_verify_signed(tmp_path: Path, capsys: Capture) -> None:
     other.write_bytes(pem(P256))
     assert main(["verify", path, "--key", str(mine), "--require-signature"]) == 0
     assert capsys.readouterr().out.endswith(
-        f"ok       signature    signed by the pinned key {key_id(pem(ED25519))[:16]}\nOK\n"
+        f"ok       signature    signed by the pinned edge key {key_id(pem(ED25519))[:16]}\nOK\n"
     )
     assert main(["verify", path, "--key", str(other)]) == 1
     assert "failed   signature    no trusted key made this signature\n" in capsys.readouterr().out

@@ -83,7 +83,7 @@ def test_another_result_is_not_attested(name: str) -> None:
 def test_a_measurement_signed_by_a_pinned_tower() -> None:
     """The tower's key is pinned as PEM or in a saved answer; without it the attestation is there but unchecked."""
     good = receipt(attested_payload(), signed(attested_payload()))
-    fine = "ok", "the measurement is signed by a pinned tower key"
+    fine = "ok", f"the measurement is signed by the pinned tower key {TOWER_ID[:16]}"
     assert check(verify_receipt(good, tower_pem=pem(TOWER)), "attestation") == fine
     report = verify_receipt(good, key_pem=answer(), require_signature=True, now=AT)
     assert report.ok and check(report, "attestation") == fine
@@ -196,7 +196,7 @@ def test_a_key_signs_within_its_time(valid: dict[str, str], outcome: str | None)
     """A receipt dated outside the time in which its key signed fails: a key that leaked later makes no old receipts."""
     report = verify_receipt(receipt(roadmap_payload(), signed(roadmap_payload())), key_pem=answer(**valid))
     expected = (
-        ("failed", outcome) if outcome else ("ok", f"signed by the pinned key {key_id(pem(ED25519))[:16]}")
+        ("failed", outcome) if outcome else ("ok", f"signed by the pinned edge key {key_id(pem(ED25519))[:16]}")
     )
     assert check(report, "signature") == expected
 
