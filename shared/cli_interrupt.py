@@ -27,11 +27,12 @@ def run(
     prompt: str,
     fields: Mapping[str, Any],
     bars: Bars,
+    what: str,
     *,
     wait: float | None = None,
     patient: bool = False,
 ) -> Receipt:
-    """Make a run of the service at this URL and show how far it is.
+    """Make a run of the service at this URL and show how far `what` is.
 
     Raises:
         ClientError: As `Specdec.run` does.
@@ -46,6 +47,7 @@ def run(
         bars(progress)
 
     try:
+        bars.begin(what)
         return service.run(
             prompt,
             wait=WAIT_S if wait is None else wait,
@@ -55,7 +57,7 @@ def run(
             **fields,
         )
     except KeyboardInterrupt:
-        bars.say("cancelling, Ctrl-C again leaves at once")
+        bars.say("cancelling; Ctrl-C again leaves")
         said = "left at once; the run may go on on the tower"
         try:
             said = _cancel(url, key, run_id, prompt, fields)

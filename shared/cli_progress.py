@@ -31,14 +31,17 @@ class Bars:
             from rich.console import Console
             from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
             from rich.progress import Progress as Shown
+            from rich.theme import Theme
 
+            # The colours of labels are kept for them.
+            plain = Theme({"progress.spinner": "none", "progress.elapsed": "none"})
             self._display = Shown(
                 SpinnerColumn("line"),  # in ASCII, for any terminal
                 TextColumn("{task.description}", markup=False),
-                BarColumn(),
+                BarColumn(bar_width=20),
                 TextColumn("{task.fields[count]}", markup=False),
                 TimeElapsedColumn(),
-                console=Console(stderr=True, highlight=False),
+                console=Console(stderr=True, highlight=False, theme=plain),
                 transient=True,
                 redirect_stdout=False,
                 redirect_stderr=False,

@@ -93,8 +93,7 @@ def run(args: argparse.Namespace) -> int:
     check_plot(args)
     prompt = _text(read("-", MAX_PROMPT_BYTES + 1)) if args.prompt == "-" else args.prompt
     with Specdec(args.url, args.timeout) as service, Bars() as bars:
-        bars.begin("run")
-        receipt = cli_interrupt.run(service, args.url, prompt, run_fields(args), bars, wait=args.wait)
+        receipt = cli_interrupt.run(service, args.url, prompt, run_fields(args), bars, "run", wait=args.wait)
     if args.out is not None:
         try:
             save_receipt(receipt, args.out)

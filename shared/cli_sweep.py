@@ -181,8 +181,7 @@ def _measure(
         before = len(outcome.runs)
         for _, k in group:
             what = f"{prompt.domain} {prompt.index}, k={k}"
-            bars.begin(what)
-            said = _one(service, prompt, k, args, outcome, bars)
+            said = _one(service, prompt, k, args, outcome, bars, what)
             count = f"[{outcome.done:{len(str(len(order)))}}/{len(order)}]"
             bars.end(None if args.json else f"{count} {what}: {said}")
         lost = 0 if len(outcome.runs) > before else lost + 1
@@ -194,12 +193,12 @@ def _measure(
 
 
 def _one(
-    service: Specdec, prompt: Prompt, k: K, args: argparse.Namespace, outcome: Outcome, bars: Bars
+    service: Specdec, prompt: Prompt, k: K, args: argparse.Namespace, outcome: Outcome, bars: Bars, what: str
 ) -> str:
     """Make one run, keep what it says, and return that in a clause."""
     fields = {"k": k, **run_fields(args, *_NOT_SENT)}
     try:
-        receipt = cli_interrupt.run(service, args.url, prompt.text, fields, bars, patient=True)
+        receipt = cli_interrupt.run(service, args.url, prompt.text, fields, bars, what, patient=True)
     except ClientError as error:
         if error.code == "BAD_INPUT":
             raise
