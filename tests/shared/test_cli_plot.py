@@ -32,6 +32,19 @@ def test_in_the_terminal(capsys: Capture) -> None:
     assert "\x1b" not in captured.out and captured.err == ""
 
 
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_colours_in_the_terminal(no_color: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """On a terminal the plot is in colour, unless NO_COLOR asks for none."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for name, value in {"TERM": "xterm", "NO_COLOR": no_color}.items():
+        monkeypatch.setenv(name, value)
+    with serve(Answer(200, receipt(CURVE))) as service:
+        assert main(["curve", "--url", service.url, "--plot"]) == 0
+    plot = capsys.readouterr().out.partition("signature")[2]
+    assert "expected tokens (MODELED)" in plot
+    assert ("\x1b[" in plot) == (no_color == "")
+
+
 @pytest.mark.parametrize("name", ["run.svg", "run.PNG"])
 def test_into_a_file(name: str, tmp_path: Path, capsys: Capture) -> None:
     """With a file the answer is as ever, and the plot is in the file."""
