@@ -1,10 +1,12 @@
-"""What the `specdec` commands share: their request options, how they read files and what they save of a receipt."""
+"""What the `specdec` commands share: their options, how they read files and what they save of a receipt."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +45,42 @@ class InputError(SpecdecError):
     """A file or an argument cannot be used."""
 
 
+def add_command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    about: str,
+    examples: Sequence[str],
+    parents: Sequence[argparse.ArgumentParser] = (),
+) -> argparse.ArgumentParser:
+    """Add a command whose `--help` ends with examples."""
+    return commands.add_parser(
+        name,
+        parents=list(parents),
+        help=about,
+        description=f"{about[:1].upper()}{about[1:]}.",
+        epilog="\n".join(["examples:", *(f"  specdec {example}" for example in examples)]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def connection(timeout: float, covers: str) -> argparse.ArgumentParser:
+    """The options of all commands that ask the service; `timeout` seconds are the default for what it covers."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument(
+        "--url",
+        default=os.environ.get("SPECDEC_URL") or labels.PUBLIC_BASE,
+        help=f"the service (default: $SPECDEC_URL or {labels.PUBLIC_BASE})",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=timeout,
+        metavar="S",
+        help=f"seconds for {covers} (default: {timeout:g})",
+    )
+    return parser
+
+
 def add_run_fields(parser: argparse.ArgumentParser, *left_out: str) -> None:
     """Give the parser an option for each field of a run request but these."""
     for field, options in RUN_FIELDS.items():
@@ -75,6 +113,11 @@ def read(name: str, limit: int) -> bytes:
     if len(data) > limit:
         raise InputError("BAD_INPUT", f"the input is larger than {limit} bytes")
     return data
+
+
+def is_new_or_file(name: str | Path) -> bool:
+    """Whether a file of this name could be written: it is no folder, and lies in one."""
+    return not os.path.isdir(name) and os.path.isdir(Path(name).parent)
 
 
 def save_receipt(receipt: dict[str, Any], path: Path) -> None:
@@ -114,3 +157,22 @@ def energy_rows(energy: dict[str, Any]) -> list[tuple[str, Any]]:
     if energy.get("idle_watts") is not None:
         rows.append(("idle power, W", f"{energy['idle_watts']:.1f} ({labels.MEASURED}, not subtracted)"))
     return rows
+
+
+def modeled_rows(receipt: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The modeled curve of a receipt, one row for each alpha."""
+    block = receipt["payload"]["accounting_modeled"]
+    tokens = block.get("expected_tokens_per_step_at_alpha") or {}
+    rows = [("curve", f"k={block['k']}, cost_ratio={block.get('cost_ratio')}, v={block.get('verify_cost')}")]
+    for alpha, speedup in block["expected_speedup_at_alpha"].items():
+        count = number(tokens.get(alpha), labels.MODELED)
+        rows.append((f"at alpha {alpha}", f"speedup {speedup} ({labels.MODELED}), tokens per step {count}"))
+    return rows
+
+
+def receipt_rows(receipt: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Digest and signature of a receipt."""
+    signed = (
+        "signed, not checked here: specdec verify --key" if receipt["signature"]["signed"] else "unsigned"
+    )
+    return [("receipt", f"sha3-256 {receipt['payload_sha3_256']} (verified)"), ("signature", signed)]

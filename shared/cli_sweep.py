@@ -8,23 +8,32 @@ told once; it never becomes a figure.
 from __future__ import annotations
 
 import argparse
-import json
 import re
-import sys
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-from shared import labels, prompts
-from shared.cli_parts import MAX_FILE, InputError, add_run_fields, read, run_fields, save_receipt
+from shared import cli_interrupt, labels, plots, prompts
+from shared.cli_output import add_shapes, for_people, note, print_shape, say
+from shared.cli_parts import (
+    MAX_FILE,
+    InputError,
+    add_command,
+    add_run_fields,
+    connection,
+    read,
+    run_fields,
+    save_receipt,
+)
+from shared.cli_plot import add_plot, check_plot, plot
+from shared.cli_progress import Bars
 from shared.client import ClientError, Specdec
 from shared.models import one_line
 from shared.prompts import Prompt, PromptsError, plan
 from shared.sweep import AUTO, LABELS, Best, K, Row, SweepRun, best, rows
-from shared.sweep_text import best_values, flat, pairs, text, to_csv
+from shared.sweep_text import COLUMNS, FIELDS, best_values, choices, flat, pairs, table_rows, text
 
 DEFAULT_KS: Final = "1,2,4,8"
 LOST_PROMPTS: Final = 2
@@ -65,12 +74,19 @@ class Outcome:
         return 130 if self.interrupted else 0 if self.runs and self.sound else 1
 
 
-def add_command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], parents: Sequence[argparse.ArgumentParser]
-) -> None:
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `sweep` to the commands."""
-    about = "measure over several draft lengths and prompts"
-    parser = commands.add_parser("sweep", parents=list(parents), help=about, description=about)
+    parser = add_command(
+        commands,
+        "sweep",
+        "measure over several draft lengths and prompts",
+        (
+            "sweep --domain prose --k 1,2,4,auto --n 30 --out receipts",
+            "sweep --prompts mine.jsonl --k 1-8 --csv > sweep.csv",
+            "sweep --k 1-8 --plot sweep.png --md",
+        ),
+        [connection(300, "each run")],
+    )
     parser.add_argument(
         "--k",
         type=draft_lengths,
@@ -88,11 +104,9 @@ def add_command(
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="save each receipt in this new or empty folder"
     )
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for each run (default: 300)")
-    shape = parser.add_mutually_exclusive_group()
-    shape.add_argument("--json", action="store_true", help="print one JSON object")
-    shape.add_argument("--csv", action="store_true", help="print the rows as CSV")
-    parser.set_defaults(command=_sweep)
+    add_plot(parser)
+    add_shapes(parser, tables=True)
+    parser.set_defaults(command=sweep)
 
 
 def draft_lengths(value: str) -> list[K]:
@@ -116,20 +130,23 @@ def draft_lengths(value: str) -> list[K]:
     return [*chosen, AUTO] if AUTO in parts else chosen
 
 
-def _sweep(args: argparse.Namespace) -> int:
+def sweep(args: argparse.Namespace) -> int:
+    """Make the runs and print what they come to; returns the exit code."""
+    check_plot(args)
     chosen = _prompts(args.prompts, args.domain)
     order = plan(chosen, args.k)
     outcome = Outcome()
-    with Specdec(args.url, args.timeout) as service:
+    with Specdec(args.url, args.timeout) as service, Bars(len(order)) as bars:
         if args.out is not None:
             _new_folder(args.out)
         try:
-            _measure(service, order, args, outcome)
+            _measure(service, order, args, outcome, bars)
         except KeyboardInterrupt:
             outcome.interrupted = True
             outcome.notes.append(f"interrupted: {outcome.done} of {len(order)} runs were made")
     table = rows(outcome.runs, [(prompt.domain, k) for prompt, k in order])
     _print(args, outcome, table, best(outcome.runs, table))
+    plot(args, plots.of_sweep(table) if outcome.runs else [])
     return outcome.code
 
 
@@ -157,17 +174,16 @@ def _new_folder(folder: Path) -> None:
 
 
 def _measure(
-    service: Specdec, order: list[tuple[Prompt, K]], args: argparse.Namespace, outcome: Outcome
+    service: Specdec, order: list[tuple[Prompt, K]], args: argparse.Namespace, outcome: Outcome, bars: Bars
 ) -> None:
-    telling = sys.stderr.isatty() and not args.json
     lost = 0
     for prompt, group in groupby(order, key=lambda one: one[0]):
         before = len(outcome.runs)
         for _, k in group:
-            said = _one(service, prompt, k, args, outcome)
-            if telling:
-                count = f"[{outcome.done:{len(str(len(order)))}}/{len(order)}]"
-                print(f"{count} {prompt.domain} {prompt.index}, k={k}: {said}", file=sys.stderr)
+            what = f"{prompt.domain} {prompt.index}, k={k}"
+            said = _one(service, prompt, k, args, outcome, bars, what)
+            count = f"[{outcome.done:{len(str(len(order)))}}/{len(order)}]"
+            bars.end(None if args.json else f"{count} {what}: {said}")
         lost = 0 if len(outcome.runs) > before else lost + 1
         if lost == LOST_PROMPTS and outcome.done < len(order):
             outcome.notes.append(
@@ -176,10 +192,13 @@ def _measure(
             return
 
 
-def _one(service: Specdec, prompt: Prompt, k: K, args: argparse.Namespace, outcome: Outcome) -> str:
+def _one(
+    service: Specdec, prompt: Prompt, k: K, args: argparse.Namespace, outcome: Outcome, bars: Bars, what: str
+) -> str:
     """Make one run, keep what it says, and return that in a clause."""
+    fields = {"k": k, **run_fields(args, *_NOT_SENT)}
     try:
-        receipt = service.run(prompt.text, k=k, patient=True, **run_fields(args, *_NOT_SENT))
+        receipt = cli_interrupt.run(service, args.url, prompt.text, fields, bars, what, patient=True)
     except ClientError as error:
         if error.code == "BAD_INPUT":
             raise
@@ -211,28 +230,32 @@ def _save(receipt: dict[str, Any], folder: Path | None, name: str, outcome: Outc
         if folder is not None:
             save_receipt(receipt, folder / name)
     except OSError as error:  # what is measured is worth more than its file
-        note = f"receipts cannot be saved: {error.strerror}"
+        said = f"receipts cannot be saved: {error.strerror}"
         outcome.sound = False
-        if note not in outcome.notes:
-            outcome.notes.append(note)
+        if said not in outcome.notes:
+            outcome.notes.append(said)
 
 
 def _print(args: argparse.Namespace, outcome: Outcome, table: list[Row], choice: list[Best]) -> None:
     missed = [f"not measured: {count} run(s): {reason}" for reason, count in outcome.missed.items()]
-    if args.json:
-        answer = {
-            "labels": LABELS,
-            "models": pairs(outcome.runs),
-            "rows": [flat(row) for row in table],
-            "best": [best_values(one) for one in choice],
-            "not_measured": [{"reason": reason, "runs": n} for reason, n in outcome.missed.items()],
-            "notes": outcome.notes,
-            "receipts": outcome.receipts,
-        }
-        print(json.dumps(answer, indent=2, ensure_ascii=False))
-    elif args.csv:
-        sys.stdout.write(to_csv(table))
-        for line in missed + outcome.notes:
-            print(f"specdec: {line}", file=sys.stderr)
+    if for_people(args):
+        say(*text(outcome.runs, table, choice), *missed, *outcome.notes)
+        return
+    answer = {
+        "labels": LABELS,
+        "models": pairs(outcome.runs),
+        "rows": [flat(row) for row in table],
+        "best": [best_values(one) for one in choice],
+        "not_measured": [{"reason": reason, "runs": n} for reason, n in outcome.missed.items()],
+        "notes": outcome.notes,
+        "receipts": outcome.receipts,
+    }
+    if args.csv:
+        print_shape(args, answer, FIELDS, [list(flat(row).values()) for row in table])
     else:
-        print("\n".join([*text(outcome.runs, table, choice), *missed, *outcome.notes]))
+        print_shape(args, answer, COLUMNS, table_rows(table))
+    if args.md:
+        print("\n" + "\n".join(f"- {line}" for line in choices(choice)))
+    if not args.json:
+        for line in missed + outcome.notes:
+            note(line)

@@ -1,37 +1,33 @@
 """The HTTP client: asks, waits politely, and believes nothing that does not verify.
 
 Every receipt is verified offline as it arrives and compared with what was asked. A run that outlasts the
-server's wait is polled at the `Location` it names (RFC 9110 section 15.3.3), on the same origin only.
+server's wait is polled at the `Location` it names (RFC 9110 section 15.3.3), on the same origin only. A question that
+fails in passing (no connection, 429, 502, 503, 504) is asked again within the call's time, after the `Retry-After` that
+came with it; a `POST` only if it has an `Idempotency-Key`.
+
+    with Specdec("http://127.0.0.1:8080") as service:
+        receipt = service.run("And it came to pass", k=4, n=50)
+    print(receipt.label, receipt.accepted_rate, receipt.speedup_measured)
+
+`AsyncSpecdec` is the same with `async with` and `await`. What is asked and believed is in `shared.client_protocol`.
 """
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any, Self
 
 from shared import labels
-from shared.canonical import CanonicalError, strict_loads
-from shared.errors import SpecdecError
-from shared.models import explain, one_line
-from shared.runid import RunIdError, prompt_commitment, split
-from shared.schemas import CurveQuery, RunRequest
-from shared.verify import verify_receipt
+from shared.client_async import AsyncSpecdec
+from shared.client_protocol import OnProgress, ServiceProtocol
+from shared.client_steps import MAX_ANSWER, Answer, Body, ClientError, Pause, Request, Steps, T
+from shared.results import Health, Progress, Receipt
 
 if TYPE_CHECKING:
     import httpx
 
-MAX_ANSWER: Final = 4 * 1024 * 1024  # bytes
-MIN_POLL_S: Final = 0.05
-DEFAULT_POLL_S: Final = 1.0
-
-
-class ClientError(SpecdecError):
-    """The question was bad, the service did not answer, or its answer cannot be believed."""
+__all__ = ["MAX_ANSWER", "AsyncSpecdec", "ClientError", "Health", "Progress", "Receipt", "Specdec"]
 
 
 class Specdec:
@@ -55,18 +51,7 @@ class Specdec:
         """
         import httpx
 
-        if not 0 < timeout < float("inf"):
-            raise ClientError("BAD_INPUT", "timeout must be a finite number of seconds above 0")
-        try:
-            base = httpx.URL(base_url.rstrip("/").removesuffix(labels.BASE_PATH))
-        except (httpx.InvalidURL, UnicodeError):
-            base = httpx.URL("")
-        plain = re.fullmatch(rb"[A-Za-z0-9._:-]+", base.raw_host)  # httpx takes almost any text for a host
-        if base.scheme not in ("http", "https") or not plain or base.query or base.fragment:
-            raise ClientError("BAD_INPUT", "the URL must be like https://host or http://host:port")
-        self._base = base
-        self._root = str(base).rstrip("/") + labels.BASE_PATH
-        self._timeout = timeout
+        self._protocol = ServiceProtocol(base_url, timeout)
         self._http = httpx.Client(transport=transport, follow_redirects=False)
 
     def __enter__(self) -> Self:
@@ -83,15 +68,15 @@ class Specdec:
         """Close the connections."""
         self._http.close()
 
-    def health(self) -> dict[str, Any]:
+    def health(self) -> Health:
         """The service's health, which is no receipt.
 
         Raises:
             ClientError: If there is no usable answer.
         """
-        return self._ask("GET", f"{self._root}/health", self._deadline())[1]
+        return self._carry_out(self._protocol.health())
 
-    def curve(self, **params: Any) -> dict[str, Any]:
+    def curve(self, **params: Any) -> Receipt:
         """The modeled curve as a verified receipt.
 
         Args:
@@ -100,14 +85,7 @@ class Specdec:
         Raises:
             ClientError: If a parameter is bad, there is no usable answer, or it answers another question.
         """
-        asked = _validated(CurveQuery, params)
-        receipt = self._receipt("GET", f"{self._root}/curve", self._deadline(), params=asked)
-        block = receipt["payload"]["accounting_modeled"]
-        answered = {**block, "alpha": [float(key) for key in block["expected_speedup_at_alpha"]]}
-        if "alpha" in asked:  # each alpha is answered once
-            asked["alpha"] = list(dict.fromkeys(asked["alpha"]))
-        _require_echo(asked, answered)
-        return receipt
+        return self._carry_out(self._protocol.curve(params))
 
     def run(
         self,
@@ -117,8 +95,9 @@ class Specdec:
         follow: bool = True,
         patient: bool = False,
         idempotency_key: str | None = None,
+        on_progress: OnProgress | None = None,
         **fields: Any,
-    ) -> dict[str, Any]:
+    ) -> Receipt:
         """Ask for a run and return its receipt, verified.
 
         Args:
@@ -128,6 +107,7 @@ class Specdec:
             patient: While the service has no room (429, or a ROADMAP that says BUSY), ask again after its
                 Retry-After; what it said last is the answer when the next time would be too late.
             idempotency_key: Repeating a call under the same key never runs it twice.
+            on_progress: Told how far the run is, and which one it is, each time the service says so.
             **fields: Further fields of `RunRequest`; the server fills in those left out.
 
         Returns:
@@ -136,178 +116,55 @@ class Specdec:
         Raises:
             ClientError: If a field is bad, there is no usable answer in time, or it answers another question.
         """
-        asked = _validated(RunRequest, {"prompt": prompt, **fields})
-        headers = {}
-        if wait is not None:
-            if not 0 <= wait <= 3600:
-                raise ClientError("BAD_INPUT", "wait must be a number of seconds from 0 to 3600")
-            headers["Prefer"] = f"wait={round(wait)}"
-        if idempotency_key is not None:
-            if not (idempotency_key.isascii() and idempotency_key.isprintable() and idempotency_key.strip()):
-                raise ClientError("BAD_INPUT", "idempotency_key must be printable ASCII, not blank")
-            headers["Idempotency-Key"] = idempotency_key
-        deadline = self._deadline()
-        busy_is_fine = (429,) if patient else ()
-        while True:
-            response, first = self._ask(
-                "POST", f"{self._root}/run", deadline, busy_is_fine, json=asked, headers=headers
+        return self._carry_out(
+            self._protocol.run(
+                prompt,
+                fields,
+                wait=wait,
+                follow=follow,
+                patient=patient,
+                idempotency_key=idempotency_key,
+                on_progress=on_progress,
             )
-            pause = _retry_after(response)
-            if not (patient and _no_room(response, first)) or time.monotonic() + pause >= deadline:
-                break
-            time.sleep(pause)
-        if response.status_code == 429:
-            raise _problem(response.status_code, first)
-        receipt = _verified(first)
-        if response.status_code == 202 and follow:
-            receipt = self._poll(response, receipt["payload"].get("run_id"), deadline)
-        if "prompt_salt" in first:  # the salt comes with the first answer only
-            receipt["prompt_salt"] = first["prompt_salt"]
-        _require_answer(receipt, asked)
-        return receipt
+        )
 
-    def get_run(self, run_id: str) -> dict[str, Any]:
+    def get_run(self, run_id: str) -> Receipt:
         """A run's receipt as it stands, verified: ROADMAP while it is running.
 
         Raises:
             ClientError: If there is no usable answer.
         """
-        return self._receipt("GET", self._run_url(run_id), self._deadline())
+        return self._carry_out(self._protocol.get_run(run_id))
 
-    def cancel(self, run_id: str) -> dict[str, Any]:
+    def cancel(self, run_id: str) -> Receipt:
         """Cancel a run and return its receipt, verified.
 
         Raises:
             ClientError: If there is no usable answer.
         """
-        return self._receipt("DELETE", self._run_url(run_id), self._deadline())
+        return self._carry_out(self._protocol.cancel(run_id))
 
-    def _deadline(self) -> float:
-        return time.monotonic() + self._timeout
-
-    def _run_url(self, run_id: str) -> str:
+    def _carry_out(self, steps: Steps[T]) -> T:
         try:
-            split(run_id)
-        except RunIdError as error:
-            raise ClientError("BAD_INPUT", error.cause) from None
-        return f"{self._root}/runs/{run_id}"
+            step = next(steps)
+            while True:
+                if isinstance(step, Pause):
+                    time.sleep(step.seconds)
+                    step = next(steps)
+                else:
+                    step = steps.send(self._send(step))
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
-    def _receipt(self, method: str, url: str, deadline: float, **options: Any) -> dict[str, Any]:
-        return _verified(self._ask(method, url, deadline, **options)[1])
-
-    def _poll(self, response: httpx.Response, run_id: Any, deadline: float) -> dict[str, Any]:
-        """Ask again until the run has ended; only an answer for the same run counts."""
-        url = self._own(response)
-        while response.status_code in (202, 429, 503):
-            pause = _retry_after(response)
-            if time.monotonic() + pause >= deadline:
-                raise ClientError("TIMEOUT", "the run has not ended in time", f"it goes on at {url}")
-            time.sleep(pause)
-            response, body = self._ask("GET", url, deadline, busy_is_fine=(429, 503))
-        receipt = _verified(body)
-        if receipt["payload"].get("run_id") != run_id:
-            raise ClientError("BAD_ANSWER", "the service answered with another run")
-        return receipt
-
-    def _own(self, response: httpx.Response) -> str:
-        """The `Location` of a 202, if it is on the origin that was asked."""
+    def _send(self, request: Request) -> Answer | ClientError:
         import httpx
 
+        body = Body(request)
         try:
-            url = self._base.join(response.headers["Location"])
-        except (KeyError, httpx.InvalidURL):
-            raise ClientError("BAD_ANSWER", "the service named no place to ask again") from None
-        if (url.scheme, url.host, url.port) != (self._base.scheme, self._base.host, self._base.port):
-            raise ClientError(
-                "FOREIGN_LOCATION", "the service sent us to another host, which we do not follow"
-            )
-        return str(url)
-
-    def _ask(
-        self, method: str, url: str, deadline: float, busy_is_fine: tuple[int, ...] = (), **options: Any
-    ) -> tuple[httpx.Response, dict[str, Any]]:
-        """One request; its answer must be a small JSON object with a good or fine status, in time."""
-        import httpx
-
-        left = max(deadline - time.monotonic(), 0.001)
-        data = bytearray()
-        try:
-            with self._http.stream(method, url, timeout=left, **options) as response:
+            with self._http.stream(request.method, request.url, **request.httpx_options()) as response:
                 for chunk in response.iter_bytes():
-                    data += chunk
-                    if len(data) > MAX_ANSWER:
-                        raise ClientError("BAD_ANSWER", "the service's answer is too large")
-                    if time.monotonic() > deadline:
-                        raise ClientError("TIMEOUT", "the service did not answer in time")
-        except httpx.TimeoutException:
-            raise ClientError("TIMEOUT", "the service did not answer in time") from None
-        except (httpx.HTTPError, httpx.InvalidURL):
-            cause = f"the service cannot be reached at {self._base.scheme}://{self._base.netloc.decode()}"
-            raise ClientError("UNREACHABLE", cause, "check the URL (--url)") from None
-        try:
-            body = strict_loads(bytes(data))
-        except CanonicalError:
-            body = None
-        if response.status_code in (200, 202) and isinstance(body, dict):
-            return response, body
-        if response.status_code in busy_is_fine:
-            return response, body if isinstance(body, dict) else {}
-        raise _problem(response.status_code, body)
-
-
-def _validated(model: type[RunRequest] | type[CurveQuery], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The given fields, checked and normalised; fields left out stay out."""
-    try:
-        return model.model_validate(values).model_dump(exclude_unset=True)
-    except ValidationError as error:
-        raise ClientError("BAD_INPUT", explain(error)) from None
-
-
-def _verified(receipt: dict[str, Any]) -> dict[str, Any]:
-    for check in verify_receipt(receipt).checks:
-        if check.status == "failed":
-            raise ClientError("BAD_RECEIPT", f"the receipt does not verify: {check.detail}")
-    return receipt
-
-
-def _require_answer(receipt: dict[str, Any], asked: dict[str, Any]) -> None:
-    """Refuse a receipt for another prompt or other fields; one that repeats neither cannot be compared."""
-    payload = receipt["payload"]
-    if isinstance(payload.get("request"), dict):
-        _require_echo({name: value for name, value in asked.items() if name != "prompt"}, payload["request"])
-    commitment, salt = payload.get("prompt_commitment"), receipt.get("prompt_salt")
-    if commitment is not None and salt is not None:
-        try:
-            same = prompt_commitment(bytes.fromhex(salt), asked["prompt"]) == commitment
-        except (TypeError, ValueError):
-            same = False
-        if not same:
-            raise ClientError("BAD_ANSWER", "the receipt commits to another prompt")
-
-
-def _require_echo(asked: dict[str, Any], answered: dict[str, Any]) -> None:
-    for name, value in asked.items():
-        if answered.get(name) != value:
-            raise ClientError("BAD_ANSWER", f"the service answered for another {name}")
-
-
-def _no_room(response: httpx.Response, body: dict[str, Any]) -> bool:
-    payload = body.get("payload")
-    roadmap = payload.get("roadmap") if isinstance(payload, dict) else None
-    return response.status_code == 429 or (isinstance(roadmap, dict) and roadmap.get("code") == "BUSY")
-
-
-def _retry_after(response: httpx.Response) -> float:
-    try:
-        seconds = float(response.headers["Retry-After"])
-    except (KeyError, ValueError):  # absent, or a date, which this service never sends
-        return DEFAULT_POLL_S
-    return max(seconds, MIN_POLL_S) if seconds < float("inf") else DEFAULT_POLL_S
-
-
-def _problem(status: int, body: Any) -> ClientError:
-    """The error for an answer that is not one: the problem's own sentence (RFC 9457), or the bare status."""
-    detail = body.get("detail") if isinstance(body, dict) else None
-    if status < 400 or not isinstance(detail, str):
-        return ClientError("BAD_ANSWER", f"the service answered {status} without a JSON object we can read")
-    return ClientError(f"HTTP_{status}", f"the service answered {status}: {one_line(detail)}")
+                    body.add(chunk)
+            return body.answer(response.status_code, response.headers)
+        except (ClientError, httpx.HTTPError, httpx.InvalidURL) as error:
+            return self._protocol.failure(error)

@@ -1,9 +1,7 @@
-"""A sweep's rows as text, as CSV and as JSON values; every figure stands under its label."""
+"""A sweep's rows as text, for tables and as JSON values; every figure stands under its label."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from itertools import groupby
@@ -16,6 +14,16 @@ from shared.sweep import ALL, Best, K, Row, SweepRun
 _NONE: Final = "-"
 _MEASURED: Final = ("k", "runs", "valid", "lossless", "tokens", "drafts", "accepted rate", "speed-up")
 _MODELED: Final = ("Th. 3.8", "predicted")
+
+COLUMNS: Final = (
+    "domain",
+    *_MEASURED[:4],
+    *(f"{name} ({labels.MEASURED})" for name in _MEASURED[4:]),
+    *(f"{name} ({labels.MODELED})" for name in _MODELED),
+)
+"""The columns of a table for people; each figure's label stands over it."""
+FIELDS: Final = tuple(field.name for field in fields(Row))
+"""The columns of a table for programs."""
 
 
 def pairs(runs: Iterable[SweepRun]) -> list[str]:
@@ -55,7 +63,7 @@ def text(runs: Sequence[SweepRun], table: Sequence[Row], choice: Sequence[Best])
             f"Th. 3.8: at the pooled rate and cost ratio {ratios}. predicted: at measured costs, if receipts hold any.",
             "",
         ]
-    return lines + [_choice(one) for one in choice]
+    return lines + choices(choice)
 
 
 def flat(row: Row) -> dict[str, Any]:
@@ -63,13 +71,18 @@ def flat(row: Row) -> dict[str, Any]:
     return asdict(row)
 
 
-def to_csv(table: Iterable[Row]) -> str:
-    """The rows as CSV under a header; a figure that there is not is an empty field."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, [field.name for field in fields(Row)], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(map(flat, table))
-    return out.getvalue()
+def table_rows(table: Iterable[Row]) -> list[tuple[str | None, ...]]:
+    """The values of `COLUMNS` for each row; None from where nothing was measured on."""
+    filled = [(_title(row.domain), *_cells(row)) for row in table]
+    return [
+        cells if len(cells) == len(COLUMNS) else (*cells[:3], *[None] * (len(COLUMNS) - 3))
+        for cells in filled
+    ]
+
+
+def choices(choice: Iterable[Best]) -> list[str]:
+    """What each domain's rows come to, in a sentence each."""
+    return [_choice(one) for one in choice]
 
 
 def best_values(choice: Best) -> dict[str, Any]:

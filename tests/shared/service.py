@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -43,12 +43,13 @@ def serve(*answers: Answer) -> Iterator[Service]:
             answer = service.answers.pop(0) if service.answers else Answer(500, {})
             answer.before()
             data = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
-            self.send_response(answer.status)
-            for name, value in {"Content-Type": "application/json", **answer.headers}.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+            with suppress(ConnectionError):  # the client may have left
+                self.send_response(answer.status)
+                for name, value in {"Content-Type": "application/json", **answer.headers}.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
 
         do_GET = do_POST = do_DELETE = answer
 

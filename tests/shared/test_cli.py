@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +16,10 @@ import pytest
 
 from shared import labels
 from shared.canonical import sha3_256_hex
-from shared.cli import main
+from shared.cli import _parser, main
 from shared.cli_parts import energy_rows
-from shared.client import Specdec
+from shared.client import Receipt, Specdec
+from shared.client_protocol import TRIES
 from shared.curve import accounting_modeled
 from shared.keys import key_id
 from tests.shared.build import (
@@ -205,13 +208,13 @@ def test_adaptive_run(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     payload["measurement"].update(mode="adaptive", k_requested="auto", k=8, accepted_rate=None)
     asked: dict[str, Any] = {}
 
-    def run(_: Specdec, prompt: str, **fields: Any) -> dict[str, Any]:
+    def run(_: Specdec, prompt: str, **fields: Any) -> Receipt:
         asked.update(fields, prompt=prompt)
-        return receipt(payload)
+        return Receipt(receipt(payload))
 
     monkeypatch.setattr(Specdec, "run", run)
     assert main(["run", PROMPT, "--k", "auto"]) == 0
-    assert asked == {"prompt": PROMPT, "k": "auto", "wait": None}
+    assert (asked["prompt"], asked["k"], asked["wait"], asked["patient"]) == (PROMPT, "auto", 2.0, False)
     printed = rows(capsys.readouterr().out)
     assert printed["steps"] == "n=50 of 50, k adaptive, up to 8 (MEASURED)"
     assert printed["accepted rate"] == "UNAVAILABLE (drafts stop where a refusal is expected)"
@@ -313,7 +316,7 @@ def test_bad_stdin(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
 def test_failing_service(capsys: Capture) -> None:
     """A service that fails, or whose receipt does not verify, gives one sentence and exit code 1."""
     altered = {**receipt(CURVE), "payload_sha3_256": "0" * 64}
-    with serve(Answer(503, {"detail": "no store"}), Answer(200, altered)) as service:
+    with serve(*[Answer(503, {"detail": "no store"})] * TRIES, Answer(200, altered)) as service:
         assert main(["health", "--url", service.url]) == 1
         assert main(["curve", "--url", service.url]) == 1
     assert capsys.readouterr().err == (
@@ -394,3 +397,122 @@ def test_as_a_process(tmp_path: Path) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(120) == 1
+
+
+def test_curve_rows(capsys: Capture) -> None:
+    """The curve as CSV and as Markdown: a row per alpha, each with its label."""
+    with serve(Answer(200, receipt(CURVE)), Answer(200, receipt(CURVE))) as service:
+        assert main(["curve", "--url", service.url, "--csv"]) == 0
+        table = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+        assert main(["curve", "--url", service.url, "--md"]) == 0
+    assert [row["alpha"] for row in table] == ["0.5", "0.7", "0.9"]
+    assert table[1] == {
+        "alpha": "0.7",
+        "k": "4",
+        "cost_ratio": "0.2",
+        "verify_cost": "1.0",
+        "speedup": "1.5406",
+        "tokens_per_step": "2.7731",
+        "label": "MODELED",
+    }
+    assert capsys.readouterr().out.splitlines()[3] == "| 0.7 | 4 | 0.2 | 1.0 | 1.5406 | 2.7731 | MODELED |"
+
+
+def test_run_rows(capsys: Capture) -> None:
+    """A run as CSV is one row; what there is not is an empty field there, and UNAVAILABLE in Markdown."""
+    answers = [receipt(MEASURED), receipt(roadmap_payload()), receipt(roadmap_payload())]
+    rows: list[dict[str, str]] = []
+    with serve(*[Answer(200, answer) for answer in answers]) as service:
+        for _ in range(2):
+            assert main(["run", PROMPT, "--url", service.url, "--csv"]) == 0
+            rows += csv.DictReader(io.StringIO(capsys.readouterr().out))
+        assert main(["run", PROMPT, "--url", service.url, "--md"]) == 0
+    measured, roadmap = rows
+    assert (measured["label"], measured["draft_model"], measured["k"], measured["n"]) == (
+        "SPEC-DECODE MEASURED",
+        "small",
+        "4",
+        "50",
+    )
+    assert float(measured["accepted_rate_measured"]) == MEASURED["measurement"]["accepted_rate"]
+    spread = [measured[f"speedup_{name}"] for name in ("low", "measured", "high", "pairs")]
+    assert [float(value) for value in spread] == pytest.approx([1.4, 1.5, 1.6, 8])
+    assert (measured["speedup_modeled"], measured["valid"]) == ("1.6121", "True")
+    assert measured["joules_per_token_measured"] == ""
+    assert (roadmap["label"], roadmap["payload_sha3_256"]) == (
+        "SPEC-DECODE ROADMAP",
+        answers[1]["payload_sha3_256"],
+    )
+    filled = {name for name, value in roadmap.items() if value}
+    assert filled == {"label", "payload_sha3_256"}
+    table = capsys.readouterr().out.splitlines()
+    assert len(table) == 3 and table[2].count(" UNAVAILABLE |") == len(roadmap) - 2
+
+
+def test_verify_rows(tmp_path: Path, capsys: Capture) -> None:
+    """A verification as CSV and as Markdown is a row per check, and the exit code is the same."""
+    path = saved(tmp_path, {**receipt(CURVE), "payload": {**CURVE, "n": 50}})
+    assert main(["verify", path, "--csv"]) == 1
+    table = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert {row["check"] for row in table if row["status"] == "failed"} == {"digest", "exact_bytes"}
+    assert main(["verify", path, "--md"]) == 1
+    assert capsys.readouterr().out.startswith(
+        "| status | check | detail |\n| --- | --- | --- |\n| ok | receipt |"
+    )
+
+
+@pytest.mark.parametrize("command", ["health", "curve", "run", "sweep", "verify"])
+def test_help(command: str, capsys: Capture) -> None:
+    """The help of each command ends with examples, and each of them is good usage."""
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    examples = capsys.readouterr().out.partition("\nexamples:\n")[2].splitlines()
+    assert examples
+    for example in examples:
+        words = shlex.split(example.partition(" < ")[0].partition(" > ")[0])
+        assert words[:2] == ["specdec", command]
+        assert _parser().parse_args(words[1:]).command.__name__ == command
+
+
+def test_help_tells_exit_codes(capsys: Capture) -> None:
+    """The help of the whole says what the exit codes mean."""
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    told = capsys.readouterr().out.partition("\nexit codes:\n")[2]
+    assert [line.split()[0] for line in told.splitlines()[:4]] == ["0", "1", "2", "130"]
+
+
+def test_completion_in_bash(tmp_path: Path, capsys: Capture) -> None:
+    """Bash, given the script, completes commands, options, and files where an option takes one."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--print-completion", "bash"])
+    assert ended.value.code == 0
+    script = tmp_path / "specdec"
+    script.write_text(capsys.readouterr().out)
+    (tmp_path / "mine.json").touch()
+
+    def completed(*words: str) -> list[str]:
+        """What bash offers for the last of the words."""
+        ask = (
+            f"source {script}; COMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}; "
+            'f=$(complete -p specdec); f=${f#*-F }; ${f%% *}; printf "%s\\n" "${COMPREPLY[@]}"'
+        )
+        done = subprocess.run(
+            ["bash", "-c", ask], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+        )
+        return done.stdout.split()
+
+    assert completed("specdec", "sw") == ["sweep"]
+    assert completed("specdec", "verify", "--requ") == ["--require-signature"]
+    assert "mine.json" in completed("specdec", "verify", "mi")
+
+
+@pytest.mark.parametrize("shell", ["zsh", "tcsh"])
+def test_completion_in_other_shells(shell: str, capsys: Capture) -> None:
+    """Each other shell's script names the commands and the options."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--print-completion", shell])
+    assert ended.value.code == 0
+    script = capsys.readouterr().out
+    assert all(word in script for word in ("health", "sweep", "require-signature", "print-completion"))

@@ -18,7 +18,8 @@ import pytest
 
 from shared import labels, prompts
 from shared.cli import main
-from shared.client import Specdec
+from shared.client import Receipt, Specdec
+from shared.client_protocol import TRIES
 from shared.curve import accounting_modeled, expected_speedup
 from shared.estimators import Step
 from shared.sweep import K
@@ -136,7 +137,8 @@ def test_intervals_in_the_table(tmp_path: Path, capsys: Capture) -> None:
 
 def test_roadmaps(tmp_path: Path, capsys: Capture) -> None:
     """A run that comes back as ROADMAP is counted under its reason, told once, and never becomes a figure."""
-    with serve(NO_PAIR, answer(2), NO_PAIR, Answer(503, {"detail": "no store"})) as service:
+    failing = [Answer(503, {"detail": "no store"})] * TRIES
+    with serve(NO_PAIR, answer(2), NO_PAIR, *failing) as service:
         assert sweep(service, file_of(tmp_path, "prose", "prose"), "1,2") == 0
     lines = capsys.readouterr().out.splitlines()
     assert next(line for line in lines if line.startswith("1 ")).split() == ["1", "0/2", "UNAVAILABLE"]
@@ -233,8 +235,8 @@ def test_answers_for_another_k(tmp_path: Path, capsys: Capture) -> None:
 def test_adaptive(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """`auto` has a row of its own: tokens and drafts per step and the measured speed-up, nothing modeled."""
 
-    def run(_: Specdec, prompt: str, *, k: K, patient: bool) -> dict[str, Any]:
-        body: dict[str, Any] = answer(4).body
+    def run(_: Specdec, prompt: str, *, k: K, **__: Any) -> Receipt:
+        body = Receipt(answer(4).body)
         if k == "auto":
             adaptive = {
                 "mode": "adaptive",
@@ -345,6 +347,7 @@ def test_csv(tmp_path: Path, capsys: Capture) -> None:
 def test_progress(shape: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """On a terminal each finished run is a line on standard error, unless JSON is asked for."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")  # has no bars
     with serve(answer(1), answer(1, speedup=None), NO_PAIR) as service:
         assert sweep(service, file_of(tmp_path, "code", "code", "code"), "1", *shape) == 0
     err = capsys.readouterr().err
@@ -371,13 +374,21 @@ def interruptible() -> Iterator[None]:
 
 @pytest.mark.usefixtures("interruptible")
 def test_interrupted(tmp_path: Path, capsys: Capture) -> None:
-    """Ctrl-C ends the sweep: what was measured so far is printed, the rest is UNAVAILABLE, the exit code is 130."""
+    """Ctrl-C cancels the run under way; what was measured so far is printed, the rest is UNAVAILABLE, exit code 130."""
     last = answer(2)
     last.before = interrupt
-    with serve(answer(1, 1.2), last) as service:
+    run_id = last.body["payload"]["run_id"]
+    pending = roadmap_payload(run_id=run_id, roadmap={"reason": "running", "code": "RUNNING"})
+    cancelled = roadmap_payload(run_id=run_id, roadmap={"reason": "cancelled", "code": "CANCELLED"})
+    found = Answer(202, receipt(pending), {"Location": f"{labels.BASE_PATH}/runs/{run_id}"})
+    with serve(answer(1, 1.2), last, found, Answer(200, receipt(cancelled))) as service:
         assert sweep(service, file_of(tmp_path, "prose", "code"), "1,2") == 130
-    assert len(service.requests) == 2
-    lines = capsys.readouterr().out.splitlines()
+    assert [request[0] for request in service.requests] == ["POST", "POST", "POST", "DELETE"]
+    keys = [request[3]["idempotency-key"] for request in service.requests[:3]]
+    assert keys[0] != keys[1] == keys[2]
+    captured = capsys.readouterr()
+    assert captured.err == f"specdec: interrupted: run {run_id} is cancelled on the tower\n"
+    lines = captured.out.splitlines()
     assert any(line.startswith("prose: best k=1, speed-up 1.2000 (MEASURED)") for line in lines)
     assert "code: no speed-up was measured (UNAVAILABLE)" in lines
     assert lines[-1] == "interrupted: 1 of 4 runs were made"
@@ -461,9 +472,36 @@ def test_bad_ks(ks: str, capsys: Capture) -> None:
     assert "must be numbers from 1 to 16, ranges such as 1-8, or auto, with commas" in capsys.readouterr().err
 
 
-def test_json_or_csv(capsys: Capture) -> None:
-    """JSON and CSV at once are bad usage."""
+def test_markdown(tmp_path: Path, capsys: Capture) -> None:
+    """Markdown is a table whose columns wear their labels, then what the rows come to; the rest is said beside it."""
+    with serve(answer(1, 1.2), NO_PAIR) as service:
+        assert sweep(service, file_of(tmp_path, "prose"), "1,4", "--md") == 0
+    captured = capsys.readouterr()
+    head, _, one, four, blank, choice = captured.out.splitlines()
+    names = [cell.strip() for cell in head.strip("|").split("|")]
+    row = dict(zip(names, (cell.strip() for cell in one.strip("|").split("|")), strict=True))
+    assert row["speed-up (MEASURED)"] == "1.20 (one prompt)" and row["Th. 3.8 (MODELED)"] == "1.25"
+    assert (row["domain"], row["k"], row["runs"]) == ("prose", "1", "1/1")
+    assert four == "| prose | 4 | 0/1 |" + " UNAVAILABLE |" * (len(names) - 3)
+    assert blank == "" and choice.startswith("- prose: best k=1, speed-up 1.2000 (MEASURED)")
+    assert captured.err == "specdec: not measured: 1 run(s): the tower holds no same-family pair\n"
+
+
+def test_plots(tmp_path: Path, capsys: Capture) -> None:
+    """A plot of the sweep goes into the file beside the rows, and is left out, with a word, if nothing was measured."""
+    file, drawn, other = file_of(tmp_path, "prose"), tmp_path / "sweep.svg", tmp_path / "none.svg"
+    with serve(answer(1, 1.2), NO_PAIR) as service:
+        assert sweep(service, file, "1", "--csv", "--plot", str(drawn)) == 0
+        assert sweep(service, file, "1", "--csv", "--plot", str(other)) == 1
+    assert "median over prompts (MEASURED)" in drawn.read_text("utf-8")
+    assert not other.exists()
+    assert capsys.readouterr().err.endswith("specdec: there is nothing to plot, as nothing was measured\n")
+
+
+@pytest.mark.parametrize("shapes", [["--json", "--csv"], ["--json", "--md"], ["--csv", "--md"]], ids=str)
+def test_one_shape(shapes: list[str], capsys: Capture) -> None:
+    """Two shapes of the answer at once are bad usage."""
     with pytest.raises(SystemExit) as ended:
-        main(["sweep", "--json", "--csv"])
+        main(["sweep", *shapes])
     assert ended.value.code == 2
     assert "not allowed with" in capsys.readouterr().err

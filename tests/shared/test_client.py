@@ -12,7 +12,8 @@ import pytest
 
 from shared import labels
 from shared.canonical import sha3_256_hex
-from shared.client import MAX_ANSWER, ClientError, Specdec
+from shared.client import MAX_ANSWER, ClientError, Progress, Specdec
+from shared.client_protocol import TRIES
 from shared.curve import accounting_modeled
 from tests.shared.build import KEYS, PROMPT, measured_payload, receipt, roadmap_payload
 from tests.shared.service import Answer, serve
@@ -31,6 +32,8 @@ RUNNING = receipt(
 )
 DONE = receipt(MEASURED)
 LOCATION = f"{BASE}/runs/{RUN_ID}"
+BUSY = receipt(roadmap_payload(roadmap={"reason": "the tower's queue is full", "code": "BUSY"}))
+SOON = {"Retry-After": "0"}
 
 
 def curve_receipt(**change: Any) -> dict[str, Any]:
@@ -113,15 +116,78 @@ def test_run_polls(absolute: bool) -> None:
     assert "prefer" not in service.requests[0][3] and "idempotency-key" not in service.requests[0][3]
 
 
+def test_progress_is_told() -> None:
+    """Each 202 is told to whoever wants to know, with the run's id, also where it says no more than that."""
+    queued = {**RUNNING["payload"], "progress": {"phase": "queued", "position": 2}}
+    timing = {**RUNNING["payload"], "progress": {"phase": "timing", "done": 3, "total": 6}}
+    pending = {"Location": LOCATION, "Retry-After": "0"}
+    answers = [Answer(202, receipt(payload), pending) for payload in (RUNNING["payload"], queued, timing)]
+    told: list[Progress] = []
+    with serve(*answers, Answer(200, DONE)) as service, Specdec(service.url) as client:
+        assert client.run(PROMPT, on_progress=told.append) == DONE
+    assert told == [
+        Progress(RUN_ID, "running"),
+        Progress(RUN_ID, "queued", position=2),
+        Progress(RUN_ID, "timing", done=3, total=6),
+    ]
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_asked_again(status: int) -> None:
+    """A safe question, or a POST under a key, that fails in passing is asked again as soon as the service says."""
+    busy = [Answer(status, {"detail": "not now"}, SOON) for _ in range(5)]
+    with serve(*busy, Answer(200, DONE)) as service, Specdec(service.url) as client:
+        assert client.run(PROMPT, idempotency_key="mine") == DONE
+    assert [request[2:] for request in service.requests] == [service.requests[0][2:]] * 6
+    with serve(*busy, Answer(200, DONE)) as service, Specdec(service.url) as client:
+        assert client.cancel(RUN_ID) == DONE
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [(429, {"Retry-After": "60"}), (503, {"Retry-After": "60"}), (500, SOON), (410, SOON)],
+)
+def test_not_asked_again(status: int, headers: dict[str, str]) -> None:
+    """What does not pass, and what is said to pass only after the timeout, ends the call at once."""
+    handler = answers_of((status, {"detail": "no"}, headers))
+    with answering(handler) as client:
+        assert refused(f"HTTP_{status}", client.health) == f"the service answered {status}: no"
+
+
+def test_a_run_without_a_key_is_asked_for_once() -> None:
+    """A POST without a key might run twice, so it is not repeated, whatever the service says."""
+    with answering(answers_of((503, {"detail": "not now"}, SOON))) as client:
+        refused("HTTP_503", lambda: client.run(PROMPT))
+
+
+def test_a_dropped_connection() -> None:
+    """A connection that breaks is tried again, a few times."""
+    tried: list[str] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        tried.append(request.method)
+        if len(tried) < TRIES:
+            raise httpx.ReadError("the connection broke")
+        return httpx.Response(200, json={"status": "LIVE"})
+
+    with answering(handler) as client:
+        assert client.health() == {"status": "LIVE"}
+    assert tried == ["GET"] * TRIES
+
+
+def test_another_run_by_its_id() -> None:
+    """The receipt of another run than the one asked after is refused."""
+    other = receipt({**roadmap_payload(), "run_id": KEYS.run_id(bytes(16), {"prompt": "other"})})
+    with answering(answers_of((200, other, {}), (200, other, {}))) as client:
+        for call in (client.get_run, client.cancel):
+            assert refused("BAD_ANSWER", lambda: call(RUN_ID)) == "the service answered with another run"  # noqa: B023
+
+
 def test_run_without_following() -> None:
     """Without following, a 202's ROADMAP receipt is the answer."""
     with serve(Answer(202, RUNNING, {"Location": LOCATION})) as service, Specdec(service.url) as client:
         assert client.run(PROMPT, follow=False)["payload"]["roadmap"] == {"reason": "running"}
     assert len(service.requests) == 1
-
-
-BUSY = receipt(roadmap_payload(roadmap={"reason": "the tower's queue is full", "code": "BUSY"}))
-SOON = {"Retry-After": "0"}
 
 
 def test_patience() -> None:
@@ -318,7 +384,7 @@ def test_problems_are_told() -> None:
 @pytest.mark.parametrize("status", [200, 502])
 def test_unreadable_answers(status: int, body: bytes) -> None:
     """An answer that is no strict JSON object is refused, whatever its status."""
-    with serve(Answer(status, body)) as service, Specdec(service.url) as client:
+    with serve(*[Answer(status, body)] * TRIES) as service, Specdec(service.url) as client:
         assert f"answered {status}" in refused("BAD_ANSWER", client.health)
 
 
@@ -336,7 +402,7 @@ def test_no_service() -> None:
     with Specdec(url) as client:
         assert (
             refused("UNREACHABLE", client.health)
-            == f"the service cannot be reached at {url}; check the URL (--url)"
+            == f"the service cannot be reached at {url}; is it running there? another one is named by --url"
         )
 
 

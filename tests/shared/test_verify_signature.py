@@ -196,7 +196,9 @@ def test_a_key_signs_within_its_time(valid: dict[str, str], outcome: str | None)
     """A receipt dated outside the time in which its key signed fails: a key that leaked later makes no old receipts."""
     report = verify_receipt(receipt(roadmap_payload(), signed(roadmap_payload())), key_pem=answer(**valid))
     expected = (
-        ("failed", outcome) if outcome else ("ok", f"signed by the pinned edge key {key_id(pem(ED25519))[:16]}")
+        ("failed", outcome)
+        if outcome
+        else ("ok", f"signed by the pinned edge key {key_id(pem(ED25519))[:16]}")
     )
     assert check(report, "signature") == expected
 
