@@ -195,8 +195,15 @@ def _predicted_rows(m: dict[str, Any]) -> list[tuple[str, Any]]:
         )
     if m.get("recommended_k") is not None:
         advice = "do not speculate" if m["recommended_k"] == 0 else f"k={m['recommended_k']}"
-        rows.append(("recommended", f"{advice} ({labels.MODELED})"))
+        contradicted = m["recommended_k"] == m["k"] and _does_not_pay(m["speedup"])
+        but = ", yet as measured it does not pay" if contradicted else ""
+        rows.append(("recommended", f"{advice} ({labels.MODELED}{but})"))
     return rows
+
+
+def _does_not_pay(speedup: Any) -> bool:
+    """Whether a measured speed-up lies below 1 with its whole interval."""
+    return isinstance(speedup, dict) and bool(speedup["ci95"][1] < 1)
 
 
 def _roadmap_rows(receipt: Receipt) -> list[tuple[str, Any]]:

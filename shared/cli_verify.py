@@ -8,7 +8,8 @@ from pathlib import Path
 from shared.canonical import CanonicalError, strict_loads
 from shared.cli_output import add_shapes, for_people, print_shape, say
 from shared.cli_parts import MAX_FILE, InputError, add_command, read
-from shared.keys import BadKey, load_keys
+from shared.errors import SpecdecError
+from shared.keys import BadKey, Role, load_keys
 from shared.models import one_line
 from shared.verify import verify_receipt
 
@@ -42,17 +43,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def verify(args: argparse.Namespace) -> int:
     """Check the receipt and print how each check went; returns the exit code."""
-    pem, tower_pem = (
-        None if path is None else read(str(path), MAX_FILE) for path in (args.key, args.tower_key)
-    )
+    pem, tower_pem = _keys(args.key, "edge"), _keys(args.tower_key, "tower")
+    text = read(args.receipt, MAX_FILE)
     try:
-        if pem is not None:
-            load_keys(pem, "edge")
-        if tower_pem is not None:
-            load_keys(tower_pem, "tower")
-        receipt = strict_loads(read(args.receipt, MAX_FILE))
-    except (BadKey, CanonicalError) as error:
-        raise InputError("BAD_INPUT", error.cause, error.remedy) from None
+        receipt = strict_loads(text)
+    except CanonicalError as error:
+        raise _unreadable(args.receipt, error) from None
     if not isinstance(receipt, dict):
         raise InputError("BAD_INPUT", "the receipt is not a JSON object")
     report = verify_receipt(
@@ -65,3 +61,20 @@ def verify(args: argparse.Namespace) -> int:
     rows = [(check.status, check.name, one_line(check.detail)) for check in report.checks]
     print_shape(args, report.to_dict(), ("status", "check", "detail"), rows)
     return 0 if report.ok else 1
+
+
+def _keys(path: Path | None, role: Role) -> bytes | None:
+    """The file's keys, which must hold some for this role."""
+    if path is None:
+        return None
+    data = read(str(path), MAX_FILE)
+    try:
+        load_keys(data, role)
+    except BadKey as error:
+        raise _unreadable(str(path), error) from None
+    return data
+
+
+def _unreadable(name: str, error: SpecdecError) -> InputError:
+    what = "standard input" if name == "-" else one_line(name, 200)
+    return InputError("BAD_INPUT", f"{what}: {error.cause}", error.remedy)

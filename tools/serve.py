@@ -36,7 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             print("serve: the agent or the edge has ended; see its log", file=sys.stderr)
             return 1
     except RuntimeError as error:
-        print(f"serve: {error}", file=sys.stderr)
+        taken = "Address already in use" in str(error)
+        said = f"port {port} is taken; choose another: python -m tools.serve --port 9000" if taken else error
+        print(f"serve: {said}", file=sys.stderr)
         return 1
 
 

@@ -52,9 +52,10 @@ function energyRows(energy) {
   return rows;
 }
 
-function advice({ recommended_k: k }) {
+function advice({ recommended_k: k, k: ran, speedup }) {
   if (k === null || k === undefined) return [badge(UNAVAILABLE)];
-  return [k === 0 ? "do not speculate " : `k = ${k} `, badge(MODELED)];
+  const contradicted = k === ran && speedup.ci95?.[1] < 1;
+  return [k === 0 ? "do not speculate " : `k = ${k} `, badge(MODELED), contradicted ? " yet as measured it does not pay" : ""];
 }
 
 function unchanged({ identical_rate: rate, label }) {

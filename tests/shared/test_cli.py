@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from shared import labels
+from shared import cli_run, labels
 from shared.canonical import sha3_256_hex
 from shared.cli import _parser, main
 from shared.cli_parts import energy_rows
@@ -277,14 +277,14 @@ def test_run_options(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
         (["verify", "/no/such/file"], "/no/such/file cannot be read: No such file or directory"),
         (["verify", "/"], "/ cannot be read: Is a directory"),
         (["verify", "a\0b"], "a b cannot be read: it is no file name"),
-        (["verify", __file__], "the text is not JSON"),
+        (["verify", __file__], f"{__file__}: the text is not JSON"),
         (
             ["verify", __file__, "--key", "/no/such/key"],
             "/no/such/key cannot be read: No such file or directory",
         ),
         (
             ["verify", __file__, "--key", __file__],
-            "the key file holds no public key for this; pass a saved GET /keys answer or PEM",
+            f"{__file__}: the key file holds no public key for this; pass a saved GET /keys answer or PEM",
         ),
     ],
     ids=lambda part: ascii(part)[:48],
@@ -516,3 +516,21 @@ def test_completion_in_other_shells(shell: str, capsys: Capture) -> None:
     assert ended.value.code == 0
     script = capsys.readouterr().out
     assert all(word in script for word in ("health", "sweep", "require-signature", "print-completion"))
+
+
+@pytest.mark.parametrize(
+    ("recommended", "ci95", "said"),
+    [
+        (4, [0.8, 0.95], "k=4 (MODELED, yet as measured it does not pay)"),
+        (4, [0.8, 1.1], "k=4 (MODELED)"),
+        (3, [0.8, 0.95], "k=3 (MODELED)"),  # of that k nothing was measured
+        (0, [0.8, 0.95], "do not speculate (MODELED)"),
+    ],
+)
+def test_a_recommendation_beside_a_measurement(recommended: int, ci95: list[float], said: str) -> None:
+    """Where the measured interval at the recommended k lies below 1, that is said beside the recommendation."""
+    measured = {"k": 4, "recommended_k": recommended, "speedup": {"median": 0.9, "ci95": ci95, "pairs": 8}}
+    assert cli_run._predicted_rows(measured) == [("recommended", said)]
+    assert cli_run._predicted_rows({**measured, "recommended_k": 4, "speedup": "UNAVAILABLE"}) == [
+        ("recommended", "k=4 (MODELED)")
+    ]
