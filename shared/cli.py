@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-from shared import cli_curve, cli_health, cli_run, cli_sweep, cli_verify
+from shared import cli_curve, cli_health, cli_pair, cli_run, cli_sweep, cli_verify
 from shared.errors import SpecdecError
 
 _EPILOG: Final = """\
@@ -45,8 +45,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SpecdecError as error:
         print(f"specdec: {error}", file=sys.stderr)
         return 2 if error.code == "BAD_INPUT" else 1
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):  # whose reader, such as `head`, has seen enough
+            print(f"specdec: the answer cannot be written: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the end would try it again
         return 1
     except KeyboardInterrupt:
         return 130
@@ -66,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         help="print the completion script of a shell",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (cli_health, cli_curve, cli_run, cli_sweep, cli_verify):
+    for command in (cli_health, cli_pair, cli_curve, cli_run, cli_sweep, cli_verify):
         command.add(commands)
     return parser
 

@@ -15,8 +15,10 @@ from shared.cli_output import note
 from shared.cli_progress import Bars
 from shared.client import ClientError, Progress, Receipt, Specdec
 
-WAIT_S: Final = 2.0
-"""How long the service may wait before its first answer, unless told otherwise: progress is shown from then on."""
+WAIT_S: Final = 0.0
+"""How long the service may wait before its first answer, unless told otherwise: so the run is known at once."""
+ENDED: Final = ("DEADLINE", "EXPIRED", "WORKER_DIED", "WORKER_HUNG", "OUT_OF_MEMORY", "LOAD_FAILED")
+"""Codes of runs that have ended by themselves."""
 CANCEL_S: Final = 15.0
 """How long cancelling may take."""
 
@@ -31,8 +33,12 @@ def run(
     *,
     wait: float | None = None,
     patient: bool = False,
+    leave: bool = True,
 ) -> Receipt:
     """Make a run of the service at this URL and show how far `what` is.
+
+    A run whose result does not come is left to the tower, where it can be asked for by its id, or cancelled, as in a
+    sweep, whose next run would wait behind it.
 
     Raises:
         ClientError: As `Specdec.run` does.
@@ -56,6 +62,10 @@ def run(
             on_progress=on_progress,
             **fields,
         )
+    except ClientError:
+        if not leave and run_id is not None:
+            _cancel(url, key, run_id, prompt, fields)
+        raise
     except KeyboardInterrupt:
         bars.say("cancelling; Ctrl-C again leaves")
         said = "left at once; the run may go on on the tower"
@@ -80,5 +90,8 @@ def _cancel(url: str, key: str, run_id: str | None, prompt: str, fields: Mapping
     except ClientError as error:
         gone = error.code in ("HTTP_404", "HTTP_410")
         return "no run is left on the tower" if gone else f"the run could not be cancelled: {error}"
-    cancelled = ended.roadmap_code in ("CANCELLED", "RUNNING")  # RUNNING: it ends, only not yet
-    return f"run {run_id} {'is cancelled on the tower' if cancelled else 'had already ended'}"
+    if ended.roadmap_code in ("CANCELLED", "RUNNING"):  # RUNNING: it ends, only not yet
+        return f"run {run_id} is cancelled on the tower"
+    if ended.measured or ended.roadmap_code in ENDED:
+        return f"run {run_id} had already ended"
+    return f"whether run {run_id} has ended is not known"

@@ -40,7 +40,8 @@ def print_shape(
 ) -> None:
     """Print the answer in the shape that was asked for, if one was."""
     if args.json:
-        print(json.dumps(answer, indent=2, ensure_ascii=False))
+        # On a terminal nothing that it would obey.
+        print(json.dumps(answer, indent=2, ensure_ascii=sys.stdout.isatty()))
     elif not for_people(args):
         sys.stdout.write((to_csv if args.csv else to_markdown)(names, rows))
 
@@ -80,7 +81,7 @@ def coloured(line: str) -> Text:
 
 def say_rows(*rows: tuple[str, Any]) -> None:
     """Print names and values, one pair a line."""
-    say(*(f"{name:22} {one_line(str(value))}" for name, value in rows))
+    say(*(f"{one_line(name):22} {one_line(str(value))}" for name, value in rows))
 
 
 def note(text: str) -> None:

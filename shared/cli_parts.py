@@ -127,7 +127,17 @@ def save_receipt(receipt: dict[str, Any], path: Path) -> None:
         OSError: If the file cannot be written.
     """
     shareable = {name: value for name, value in receipt.items() if name not in ("prompt_salt", "output")}
-    path.write_text(json.dumps(shareable, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps(shareable, indent=2, ensure_ascii=False) + "\n"
+    if path.exists() and not path.is_file():  # such as /dev/stdout
+        path.write_text(text, encoding="utf-8")
+        return
+    partial = path.with_name(f".{path.name}.partial")
+    try:  # a full disk must not cost the receipt that was there before
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def number(value: Any, label: str) -> str:

@@ -42,6 +42,10 @@ def check_plot(args: argparse.Namespace) -> None:
     if args.plot == _TERMINAL:
         if not for_people(args):
             raise InputError("BAD_INPUT", "--plot needs a FILE beside --json, --csv or --md")
+        try:
+            "█●│·".encode(sys.stdout.encoding or "utf-8")
+        except (LookupError, UnicodeEncodeError):
+            raise InputError("BAD_INPUT", "--plot needs a FILE where the terminal is not UTF-8") from None
     elif not is_new_or_file(args.plot):
         raise InputError("BAD_INPUT", "--plot must name a file in a folder that exists")
     package = "plotext" if args.plot == _TERMINAL else "matplotlib"

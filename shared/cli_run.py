@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shared import cli_interrupt, labels, plots
-from shared.cli_output import add_shapes, for_people, print_shape, say, say_rows
+from shared.cli_output import add_shapes, for_people, note, print_shape, say, say_rows
 from shared.cli_parts import (
     InputError,
     add_command,
@@ -94,16 +94,18 @@ def run(args: argparse.Namespace) -> int:
     prompt = _text(read("-", MAX_PROMPT_BYTES + 1)) if args.prompt == "-" else args.prompt
     with Specdec(args.url, args.timeout) as service, Bars() as bars:
         receipt = cli_interrupt.run(service, args.url, prompt, run_fields(args), bars, "run", wait=args.wait)
-    if args.out is not None:
-        try:
-            save_receipt(receipt, args.out)
-        except OSError as error:
-            raise InputError("BAD_INPUT", f"--out cannot be written: {error.strerror}") from None
     if for_people(args):
         _say(receipt)
     print_shape(args, receipt, COLUMNS, [_cells(receipt)])
+    saved = True
+    if args.out is not None:
+        try:
+            save_receipt(receipt, args.out)
+        except OSError as error:  # what was measured has been printed
+            note(f"--out cannot be written: {error.strerror}")
+            saved = False
     plot(args, plots.of_run(receipt))
-    return 0
+    return 0 if saved else 1
 
 
 def _say(receipt: Receipt) -> None:
@@ -150,7 +152,7 @@ def _cells(receipt: Receipt) -> Sequence[Any]:
 
 def _measured_rows(payload: dict[str, Any]) -> list[tuple[str, Any]]:
     m = payload["measurement"]
-    rate, interval = payload["accepted_rate"], m["accepted_rate_ci95"]
+    rate, interval = payload.get("accepted_rate"), m["accepted_rate_ci95"]
     speedup, energy, verdict = payload["speedup_measured"], payload["energy"], m["verdict"]
     adaptive = m["k_requested"] == AUTO
     length = f"k adaptive, up to {payload['k']}" if adaptive else f"k={payload['k']}"
@@ -166,7 +168,7 @@ def _measured_rows(payload: dict[str, Any]) -> list[tuple[str, Any]]:
         low, high = interval
         rows.append(("accepted rate", f"{rate} ({labels.MEASURED}, 95 % interval {low:.4f} to {high:.4f})"))
     rows.append(("tokens per step", f"{payload['mean_accepted_len']} ({labels.MEASURED})"))
-    rows.append(("speedup, modeled", number(payload["speedup_modeled"], labels.MODELED)))
+    rows.append(("speedup, modeled", number(payload.get("speedup_modeled"), labels.MODELED)))
     rows += _predicted_rows(m)
     if isinstance(speedup, dict):
         low, high = speedup["ci95"]

@@ -198,7 +198,9 @@ def _one(
     """Make one run, keep what it says, and return that in a clause."""
     fields = {"k": k, **run_fields(args, *_NOT_SENT)}
     try:
-        receipt = cli_interrupt.run(service, args.url, prompt.text, fields, bars, what, patient=True)
+        receipt = cli_interrupt.run(
+            service, args.url, prompt.text, fields, bars, what, patient=True, leave=False
+        )
     except ClientError as error:
         if error.code == "BAD_INPUT":
             raise

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 from shared import labels
 from shared.client_async import AsyncSpecdec
 from shared.client_protocol import OnProgress, ServiceProtocol
-from shared.client_steps import MAX_ANSWER, Answer, Body, ClientError, Pause, Request, Steps, T
+from shared.client_steps import HEADERS, MAX_ANSWER, Answer, Body, ClientError, Pause, Request, Steps, T
 from shared.results import Health, Progress, Receipt
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ class Specdec:
         import httpx
 
         self._protocol = ServiceProtocol(base_url, timeout)
-        self._http = httpx.Client(transport=transport, follow_redirects=False)
+        self._http = self._protocol.connections(
+            lambda: httpx.Client(transport=transport, follow_redirects=False, headers=HEADERS)
+        )
 
     def __enter__(self) -> Self:
         """Return the client itself."""
@@ -163,6 +165,7 @@ class Specdec:
         body = Body(request)
         try:
             with self._http.stream(request.method, request.url, **request.httpx_options()) as response:
+                body.begin(response.headers)
                 for chunk in response.iter_bytes():
                     body.add(chunk)
             return body.answer(response.status_code, response.headers)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from shared import labels
 from shared.client_protocol import OnProgress, ServiceProtocol
-from shared.client_steps import Answer, Body, ClientError, Pause, Request, Steps, T
+from shared.client_steps import HEADERS, Answer, Body, ClientError, Pause, Request, Steps, T
 from shared.results import Health, Receipt
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ class AsyncSpecdec:
         import httpx
 
         self._protocol = ServiceProtocol(base_url, timeout)
-        self._http = httpx.AsyncClient(transport=transport, follow_redirects=False)
+        self._http = self._protocol.connections(
+            lambda: httpx.AsyncClient(transport=transport, follow_redirects=False, headers=HEADERS)
+        )
 
     async def __aenter__(self) -> Self:
         """Return the client itself."""
@@ -108,6 +110,7 @@ class AsyncSpecdec:
         body = Body(request)
         try:
             async with self._http.stream(request.method, request.url, **request.httpx_options()) as response:
+                body.begin(response.headers)
                 async for chunk in response.aiter_bytes():
                     body.add(chunk)
             return body.answer(response.status_code, response.headers)

@@ -75,7 +75,7 @@ def require_echo(asked: Mapping[str, Any], answered: Mapping[str, Any]) -> None:
 
 def no_room(answer: Answer) -> bool:
     """Whether the service says that it has no room for a run now."""
-    return answer.status == 429 or Receipt(answer.body).roadmap_code == "BUSY"
+    return answer.status == 429 or Receipt(answer.body).roadmap_code in ("BUSY", "TOWER_BUSY")
 
 
 def problem(answer: Answer) -> ClientError:

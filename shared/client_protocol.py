@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from shared import labels
 from shared.client_judge import (
@@ -24,6 +24,7 @@ from shared.client_judge import (
     verified,
 )
 from shared.client_steps import Answer, ClientError, Pause, Request, Steps
+from shared.models import one_line
 from shared.results import Health, Progress, Receipt
 from shared.runid import RunIdError, split
 from shared.schemas import CurveQuery, RunRequest
@@ -35,7 +36,11 @@ FIRST_RETRY_S: Final = 0.2
 PASSING: Final = (429, 502, 503, 504)
 """Statuses that say: not now."""
 
+MOST_S: Final = 86_400
+"""Seconds in which any call must be over; operating systems take not much longer ones."""
+
 OnProgress = Callable[[Progress], object]
+C = TypeVar("C")
 
 
 class ServiceProtocol:
@@ -49,8 +54,8 @@ class ServiceProtocol:
         """
         import httpx
 
-        if not 0 < timeout < float("inf"):
-            raise ClientError("BAD_INPUT", "timeout must be a finite number of seconds above 0")
+        if not 0 < timeout <= MOST_S:
+            raise ClientError("BAD_INPUT", f"timeout must be a number of seconds above 0, at most {MOST_S}")
         try:
             base = httpx.URL(base_url.rstrip("/").removesuffix(labels.BASE_PATH))
         except (httpx.InvalidURL, UnicodeError):
@@ -62,6 +67,19 @@ class ServiceProtocol:
         self._root = str(base).rstrip("/") + labels.BASE_PATH
         self._timeout = timeout
 
+    @staticmethod
+    def connections(make: Callable[[], C]) -> C:
+        """The connections that `make` opens none of yet.
+
+        Raises:
+            ClientError: If what the environment says of proxies or certificates cannot be used.
+        """
+        try:
+            return make()
+        except (ImportError, OSError, ValueError) as error:
+            cause = f"the proxy or certificates of the environment cannot be used: {one_line(str(error))}"
+            raise ClientError("BAD_INPUT", cause) from None
+
     def health(self) -> Steps[Health]:
         """Ask what the service can do."""
         return Health((yield from self._ask(self._get("/health"))).body)
@@ -71,10 +89,13 @@ class ServiceProtocol:
         asked = validated(CurveQuery, params)
         receipt = verified((yield from self._ask(self._get("/curve", params=asked))))
         block = receipt.payload["accounting_modeled"]
-        answered = {**block, "alpha": [float(key) for key in block["expected_speedup_at_alpha"]]}
-        if "alpha" in asked:  # each alpha is answered once
-            asked["alpha"] = list(dict.fromkeys(asked["alpha"]))
-        require_echo(asked, answered)
+        try:
+            alphas = {float(key) for key in block["expected_speedup_at_alpha"]}
+        except (KeyError, TypeError, ValueError):
+            raise ClientError("BAD_ANSWER", "the service answered with a curve that cannot be read") from None
+        if "alpha" in asked:  # each is answered once, in an order of the service's own
+            asked["alpha"] = set(asked["alpha"])
+        require_echo(asked, {**block, "alpha": alphas})
         return receipt
 
     def run(
@@ -179,9 +200,14 @@ class ServiceProtocol:
         while True:
             pause = answer.retry_after
             if time.monotonic() + pause >= deadline:
-                raise ClientError("TIMEOUT", "the run has not ended in time", f"it goes on at {url}")
+                raise ClientError("TIMEOUT", "the run has not ended in time", f"it goes on: run {run_id}")
             yield Pause(pause)
-            answer = yield from self._ask(Request("GET", url, deadline), fine=PASSING)
+            try:
+                answer = yield from self._ask(Request("GET", url, deadline), fine=PASSING)
+            except ClientError as error:
+                if error.code != "UNREACHABLE":
+                    raise
+                continue  # the run goes on meanwhile
             if answer.status in PASSING:
                 continue
             receipt = verified(answer)

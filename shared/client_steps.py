@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Any, Final, TypeVar
 
 from shared.canonical import CanonicalError, strict_loads
@@ -13,6 +14,8 @@ from shared.errors import SpecdecError
 MAX_ANSWER: Final = 4 * 1024 * 1024  # bytes
 MIN_POLL_S: Final = 0.05
 DEFAULT_POLL_S: Final = 1.0
+HEADERS: Final = {"Accept-Encoding": "identity"}
+"""Of every request."""
 
 
 class ClientError(SpecdecError):
@@ -58,11 +61,15 @@ class Answer:
 
     @property
     def retry_after(self) -> float:
-        """Seconds after which to ask again."""
+        """Seconds after which to ask again: a number, or a date, which proxies send (RFC 9110 section 10.2.3)."""
+        said = self.headers.get("Retry-After", "")
         try:
-            seconds = float(self.headers["Retry-After"])
-        except (KeyError, ValueError):  # absent, or a date, which this service never sends
-            return DEFAULT_POLL_S
+            seconds = float(said)
+        except ValueError:
+            try:
+                seconds = parsedate_to_datetime(said).timestamp() - time.time()
+            except (TypeError, ValueError):
+                return DEFAULT_POLL_S
         return max(seconds, MIN_POLL_S) if seconds < float("inf") else DEFAULT_POLL_S
 
 
@@ -73,6 +80,15 @@ class Body:
         """Start empty."""
         self._request = request
         self._data = bytearray()
+
+    def begin(self, headers: Mapping[str, str]) -> None:
+        """Look at how it comes.
+
+        Raises:
+            ClientError: If it is compressed: what it unfolds to could not be bounded, and nobody asked for that.
+        """
+        if headers.get("Content-Encoding", "identity") != "identity":
+            raise ClientError("BAD_ANSWER", "the service's answer is compressed, which was not asked for")
 
     def add(self, chunk: bytes) -> None:
         """Take the next piece.

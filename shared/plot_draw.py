@@ -31,7 +31,6 @@ def _panel_text(panel: Panel, width: int, colour: bool) -> str:
     figure = plotext.figure.clear()
     figure.theme("simple" if colour else "colorless")
     figure.plot_size(width, _HEIGHT)
-    figure.title(panel.title)
     figure.label(panel.x_name, "x")
     figure.label(panel.y_name, "y")
     legend = []  # below the plot: inside, it would cover what is drawn
@@ -51,7 +50,8 @@ def _panel_text(panel: Panel, width: int, colour: bool) -> str:
     if panel.ticks:
         figure.ruler("x").ticks([at for at, _ in panel.ticks], [name for _, name in panel.ticks])
     plot = figure.build().string(colorless=not colour).rstrip("\n")
-    return "\n".join([plot, *(f"  {line}" for line in legend)])
+    # The title stands by itself: in the plot one that is too wide would be left out.
+    return "\n".join([panel.title, plot, *(f"  {line}" for line in legend)])
 
 
 def _draw_text(plotext: Any, series: Series, mark: str) -> None:

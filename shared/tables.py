@@ -19,8 +19,16 @@ def to_csv(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows(rows)
+    writer.writerows([_field(value) for value in row] for row in rows)
     return out.getvalue()
+
+
+def _field(value: Any) -> Any:
+    """The value; of a text one line, which no spreadsheet takes for a formula."""
+    if not isinstance(value, str):
+        return value
+    text = one_line(value)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
 def to_markdown(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -91,6 +91,40 @@ def test_health_with_a_pair(capsys: Capture) -> None:
     assert printed["measured run possible"] == "yes"
 
 
+def test_pair(capsys: Capture) -> None:
+    """The pair is printed part by part, and after it what the tower holds and why it cannot be used."""
+    pair = {"found": True, "reason": "one vocabulary", "draft": "small", "target": "large", "family": "llama"}
+    models = [
+        {"name": "small", "family": "llama", "parameters": 10, "loadable": True},
+        {"name": "odd\x1b[2J", "loadable": False, "reason": "another architecture"},
+    ]
+    with serve(*[Answer(200, {"same_family_pair": pair, "models": models})] * 3) as service:
+        assert main(["pair", "--url", service.url]) == 0
+        assert capsys.readouterr().out.splitlines() == [
+            "found                  yes",
+            "draft                  small",
+            "target                 large",
+            "family                 llama",
+            "reason                 one vocabulary",
+            "model                  small, can be used",
+            "                       odd [2J, cannot be used: another architecture",
+        ]
+        assert main(["pair", "--url", service.url, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == {"same_family_pair": pair, "models": models}
+        assert main(["pair", "--url", service.url, "--csv"]) == 0
+    assert (
+        capsys.readouterr().out == "name,family,parameters,loadable\nsmall,llama,10,True\nodd [2J,,,False\n"
+    )
+
+
+@pytest.mark.parametrize("answer", [{}, {"same_family_pair": [], "models": 5}, {"models": [5]}], ids=str)
+def test_no_pair(answer: Any, capsys: Capture) -> None:
+    """An answer of another shape holds no pair."""
+    with serve(Answer(200, answer)) as service:
+        assert main(["pair", "--url", service.url]) == 0
+    assert capsys.readouterr().out == "found                  no\n"
+
+
 def test_odd_health(capsys: Capture) -> None:
     """A health answer of another shape is printed as far as it goes, without a traceback."""
     with serve(Answer(200, {"same_family_pair": []})) as service:
@@ -214,7 +248,7 @@ def test_adaptive_run(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
 
     monkeypatch.setattr(Specdec, "run", run)
     assert main(["run", PROMPT, "--k", "auto"]) == 0
-    assert (asked["prompt"], asked["k"], asked["wait"], asked["patient"]) == (PROMPT, "auto", 2.0, False)
+    assert (asked["prompt"], asked["k"], asked["wait"], asked["patient"]) == (PROMPT, "auto", 0.0, False)
     printed = rows(capsys.readouterr().out)
     assert printed["steps"] == "n=50 of 50, k adaptive, up to 8 (MEASURED)"
     assert printed["accepted rate"] == "UNAVAILABLE (drafts stop where a refusal is expected)"
@@ -257,6 +291,29 @@ def test_run_options(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     assert json.loads(capsys.readouterr().out) == answer
 
 
+def test_a_receipt_that_cannot_be_saved(tmp_path: Path, capsys: Capture) -> None:
+    """What was measured is printed all the same, that it is not saved is said, and what was there before stays."""
+    path = tmp_path / "receipt.json"
+    path.write_text("of before")
+    (tmp_path / ".receipt.json.partial").mkdir()  # where it would be written first
+    with serve(Answer(200, {**receipt(MEASURED), "prompt_salt": SALT})) as service:
+        assert main(["run", PROMPT, "--url", service.url, "--out", str(path)]) == 1
+    captured = capsys.readouterr()
+    assert rows(captured.out)["label"] == "SPEC-DECODE MEASURED"
+    assert rows(captured.out)["prompt salt"].startswith(SALT)
+    assert captured.err == "specdec: --out cannot be written: Is a directory\n"
+    assert path.read_text() == "of before"
+
+
+def test_a_full_disk_under_the_answer() -> None:
+    """An answer that cannot be written ends in one line, and nothing more at the program's end."""
+    with Path("/dev/full").open("wb", buffering=0) as full, serve(Answer(200, receipt(CURVE))) as service:
+        command = [sys.executable, "-m", "shared.cli", "curve", "--json", "--url", service.url]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "specdec: the answer cannot be written: No space left on device\n"
+
+
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [
@@ -273,7 +330,7 @@ def test_run_options(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
         (["curve", "--alpha", "2"], "alpha must be 1 to 64 numbers, each from 0 to 1"),
         (["curve", "--k", "65"], "k must be an integer from 0 to 64"),
         (["health", "--url", "nowhere"], "the URL must be like https://host or http://host:port"),
-        (["health", "--timeout", "0"], "timeout must be a finite number of seconds above 0"),
+        (["health", "--timeout", "0"], "timeout must be a number of seconds above 0, at most 86400"),
         (["verify", "/no/such/file"], "/no/such/file cannot be read: No such file or directory"),
         (["verify", "/"], "/ cannot be read: Is a directory"),
         (["verify", "a\0b"], "a b cannot be read: it is no file name"),
@@ -296,7 +353,7 @@ def test_bad_input(argv: list[str], sentence: str, capsys: Capture) -> None:
     assert (captured.out, captured.err) == ("", f"specdec: {sentence}\n")
 
 
-@pytest.mark.parametrize("argv", [[], ["fly"], ["run"], ["run", "x", "--k", "four"], ["verify"], ["pair"]])
+@pytest.mark.parametrize("argv", [[], ["fly"], ["run"], ["run", "x", "--k", "four"], ["verify"]])
 def test_bad_usage(argv: list[str], capsys: Capture) -> None:
     """Bad usage prints the usage and exits with 2."""
     with pytest.raises(SystemExit) as ended:

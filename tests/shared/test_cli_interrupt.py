@@ -97,6 +97,13 @@ def test_a_run_that_has_ended(capsys: Capture) -> None:
     assert said == f"run {RUN_ID} had already ended"
 
 
+def test_a_run_of_which_nothing_is_known(capsys: Capture) -> None:
+    """An answer that says neither is not taken for an end."""
+    odd = Answer(200, roadmap("REPLY_REFUSED", run_id=RUN_ID))
+    said, _ = interrupted(capsys, pending(), after_ctrl_c(pending()), odd)
+    assert said == f"whether run {RUN_ID} has ended is not known"
+
+
 def test_a_run_that_was_never_started(capsys: Capture) -> None:
     """A service that names no run has started none."""
     said, _ = interrupted(capsys, after_ctrl_c(pending()), Answer(200, roadmap("NOT_CONFIGURED")))

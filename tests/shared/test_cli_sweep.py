@@ -198,6 +198,22 @@ def test_reasons_are_told_once(tmp_path: Path, capsys: Capture) -> None:
     assert capsys.readouterr().out.endswith("\nnot measured: 2 run(s): the run has not ended in time\n")
 
 
+def test_runs_that_outlast_the_timeout_are_cancelled(tmp_path: Path) -> None:
+    """The next run would wait behind one that goes on: it is taken back before the next is asked for."""
+    run_id = answer(1).body["payload"]["run_id"]
+    place = f"{labels.BASE_PATH}/runs/{run_id}"
+    pending = receipt(roadmap_payload(run_id=run_id, roadmap={"reason": "running", "code": "RUNNING"}))
+    cancelled = receipt(roadmap_payload(run_id=run_id, roadmap={"reason": "cancelled", "code": "CANCELLED"}))
+    late = Answer(202, pending, {"Location": place, "Retry-After": "999"})
+    with serve(late, Answer(200, cancelled), answer(2)) as service:
+        assert sweep(service, file_of(tmp_path, "prose"), "1,2") == 0
+    assert [request[:2] for request in service.requests] == [
+        ("POST", f"{labels.BASE_PATH}/run"),
+        ("DELETE", place),
+        ("POST", f"{labels.BASE_PATH}/run"),
+    ]
+
+
 def test_unreachable(capsys: Capture) -> None:
     """Where nobody listens, the sweep ends after two of our own prompts, with exit code 1."""
     with serve() as service:
@@ -431,7 +447,7 @@ def test_closed_pipe(tmp_path: Path) -> None:
         (["--prompts", __file__], f"{__file__}: line 1: the text is not JSON"),
         (["--domain", "verse"], "--domain must be one of: code, prose"),
         (["--n", "501"], "n must be an integer from 1 to 500"),
-        (["--timeout", "0"], "timeout must be a finite number of seconds above 0"),
+        (["--timeout", "0"], "timeout must be a number of seconds above 0, at most 86400"),
         (["--url", "nowhere"], "the URL must be like https://host or http://host:port"),
         (["--out", "/no/such/folder"], "--out cannot be made: No such file or directory"),
         (["--out", __file__], "--out cannot be made: File exists"),

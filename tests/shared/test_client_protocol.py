@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from shared import labels
 from shared.client_protocol import FIRST_RETRY_S, TRIES, ServiceProtocol
 from shared.client_steps import Answer, ClientError, Pause, Request, Step, Steps
+from shared.curve import accounting_modeled, expected_speedup
 from tests.shared.build import PROMPT, measured_payload, receipt, roadmap_payload
 
 MEASURED = measured_payload()
@@ -120,6 +123,51 @@ def test_the_deadline_is_one_for_the_whole_call() -> None:
     assert result is None and [request.method for request in requests] == ["POST"] * 2 + ["GET"] * 4
     deadlines = {request.deadline for request in requests}
     assert len(deadlines) == 1 and before + 60 <= deadlines.pop() <= time.monotonic() + 60
+
+
+def test_a_gap_while_a_run_goes_on() -> None:
+    """A connection that is lost for a while costs no run: it is asked after until the timeout."""
+    running = receipt(roadmap_payload(run_id=RUN_ID, roadmap={"reason": "running"}))
+    pending = answer(202, running, Location=f"{labels.BASE_PATH}/runs/{RUN_ID}", Retry_After="1")
+    taken, result = steps(run(), pending, *[BROKEN] * (3 * TRIES), answer(200, receipt(MEASURED)))
+    assert result.measured and len(taken) > 3 * TRIES
+    _, result = steps(run(timeout=0.5), pending, *[BROKEN] * 99)
+    assert (result.code, result.remedy) == ("TIMEOUT", f"it goes on: run {RUN_ID}")
+
+
+def curve(keys: list[str]) -> dict[str, Any]:
+    """A curve's receipt whose alphas are these, in this order."""
+    block = accounting_modeled(4, 0.2)
+    values = {
+        key: round(expected_speedup(float(key), 4, 0.2), 4) if key[0].isdigit() else 9.9 for key in keys
+    }
+    payload = {"schema": labels.PAYLOAD_SCHEMA, "label": labels.CURVE_LABEL, "measured": labels.UNAVAILABLE}
+    del block["expected_tokens_per_step_at_alpha"], block["cost_ratio"]
+    return receipt({**payload, "accounting_modeled": {**block, "expected_speedup_at_alpha": values}})
+
+
+def test_alphas_in_another_order() -> None:
+    """A curve is the same in whatever order its alphas are asked for; one of other alphas is refused."""
+    told = answer(200, curve(["0.5", "0.7", "0.9"]))
+    for alphas in ([0.9, 0.7, 0.5], [0.7, 0.5, 0.9, 0.7]):
+        _, result = steps(service().curve({"alpha": alphas}), told)
+        assert result["payload"]["label"] == labels.CURVE_LABEL
+    _, result = steps(service().curve({"alpha": [0.5, 0.7]}), told)
+    assert str(result) == "the service answered for another alpha"
+
+
+def test_a_curve_that_cannot_be_read() -> None:
+    """Names that are no alphas end in a sentence, although nothing else is wrong with the receipt."""
+    _, result = steps(service().curve({}), answer(200, curve(["0.5", "x 9.9 (MEASURED)"])))
+    assert isinstance(result, ClientError) and result.code in ("BAD_ANSWER", "BAD_RECEIPT")
+
+
+def test_a_date_to_come_back_at() -> None:
+    """Retry-After may be a date, as proxies send it; one in the past means: now."""
+    for seconds, low, high in ((30, 28.0, 30.0), (-30, 0.05, 0.05)):
+        when = format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
+        taken, _ = steps(service().health(), answer(503, {}, Retry_After=when))
+        assert low <= pauses(taken)[0] <= high
 
 
 def test_the_same_run_under_the_same_key() -> None:

@@ -5,20 +5,34 @@ from __future__ import annotations
 import csv
 import io
 
+import pytest
+
 from shared.tables import to_csv, to_markdown
 
 ODD = 'a "quoted", |piped|\nand broken \\ text'
 
 
 def test_csv() -> None:
-    """CSV gives back each text as it was; a missing figure is an empty field, and 0 is 0."""
+    """CSV gives back each text on one line; a missing figure is an empty field, and 0 is 0."""
     text = to_csv(("name", "figure"), [(ODD, 0), ("none", None), ("half", 0.5)])
     assert list(csv.reader(io.StringIO(text))) == [
         ["name", "figure"],
-        [ODD, "0"],
+        [ODD.replace("\n", " "), "0"],
         ["none", ""],
         ["half", "0.5"],
     ]
+
+
+@pytest.mark.parametrize("text", ['=HYPERLINK("http://x","y")', "+1", "-1", "@a"])
+def test_no_formulas(text: str) -> None:
+    """A stranger's text is not a formula for the spreadsheet that opens the file; numbers stay numbers."""
+    rows = list(csv.reader(io.StringIO(to_csv(("name", "figure"), [(text, -0.5)]))))
+    assert rows[1] == [f"'{text}", "-0.5"]
+
+
+def test_no_control_characters() -> None:
+    """A terminal gets nothing that it would obey."""
+    assert "\x1b" not in to_csv(("name",), [("a\x1b[2Jb",)])
 
 
 def test_markdown() -> None:
