@@ -43,7 +43,8 @@ class Specdec:
 
         Args:
             base_url: Scheme, host and optionally port; a base path of our own may follow.
-            timeout: Seconds for one call as a whole, all polling included.
+            timeout: Seconds for one call as a whole, all polling included, up to a day. A service that sends its answer
+                byte by byte can draw out the last of its requests.
             transport: What carries the requests, for tests.
 
         Raises:
