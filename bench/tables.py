@@ -29,6 +29,11 @@ def lengths(results: dict[str, dict[str, Any]]) -> str:
                 f"| {row['domain']} | {row['k']} | {row['tokens_per_step']:.2f} | "
                 f"{_number(row.get('accepted_rate'), 3)} | {row['speedup']:.3f} | {' | '.join(modeled)} |"
             )
+        if left_out := result.get("left_out"):
+            lines += [
+                "",
+                f"Left out: {left_out} prompt(s) whose text depends on the width of a pass (a tie of logits).",
+            ]
         auto, recommended = result["auto"], result["recommended"]
         lines += [
             "",

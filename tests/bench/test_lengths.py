@@ -101,3 +101,21 @@ def test_tables_hold_every_row() -> None:
         }
     ]
     assert "| p | 4 | 9 | 60 | 59 | 1 | 0 |" in tables.crosscheck(checked)
+
+
+def test_prompts_that_diverge_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt whose text depends on a pass's width gives no figure, is counted, and that is said under the table."""
+    found = iter(results(4))
+
+    def one_prompt(_: object, prompt: list[int], *__: int) -> object:
+        if prompt == [9]:
+            raise lengths.Diverged
+        return next(found)
+
+    monkeypatch.setattr(lengths, "one_prompt", one_prompt)
+    prompts = [("prose", [1]), ("prose", [9]), ("code", [1]), ("code", [1])]
+    measured = lengths.measure(None, prompts, 8, 2)  # type: ignore[arg-type]
+    assert measured["left_out"] == 1
+    assert {row["prompts"] for row in measured["rows"] if row["domain"] == "all"} == {3}
+    table = tables.lengths({"pair": measured})
+    assert "Left out: 1 prompt(s) whose text depends on the width of a pass (a tie of logits)." in table
