@@ -30,7 +30,7 @@ KS: tuple[int | str, ...] = (1, 2, 3, 4, 5, 6, 7, 8, AUTO)
 class Diverged(Exception):
     """Two of the target's logits are so close that passes of different widths, which round differently, part there.
 
-    Then the ways of decoding are not timed over the same tokens. A run says so in its receipt (MEASURED (diverged: tie)).
+    Then the ways of decoding are not timed over the same tokens. A run says so in its receipt: diverged, a tie.
     """
 
 
