@@ -32,7 +32,7 @@ def lengths(results: dict[str, dict[str, Any]]) -> str:
         if left_out := result.get("left_out"):
             lines += [
                 "",
-                f"Left out: {left_out} prompt(s) whose text depends on the width of a pass (a tie of logits).",
+                f"Left out: {left_out} prompt(s) whose text depends on the width of a pass.",
             ]
         auto, recommended = result["auto"], result["recommended"]
         lines += [

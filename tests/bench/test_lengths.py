@@ -118,4 +118,4 @@ def test_prompts_that_diverge_are_left_out(monkeypatch: pytest.MonkeyPatch) -> N
     assert measured["left_out"] == 1
     assert {row["prompts"] for row in measured["rows"] if row["domain"] == "all"} == {3}
     table = tables.lengths({"pair": measured})
-    assert "Left out: 1 prompt(s) whose text depends on the width of a pass (a tie of logits)." in table
+    assert "Left out: 1 prompt(s) whose text depends on the width of a pass." in table
